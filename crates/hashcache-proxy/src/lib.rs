@@ -35,7 +35,6 @@ mod site;
 
 // Connections to origins and peers.
 mod gateway;
-mod link;
 mod members;
 mod offline;
 mod peer;
@@ -69,6 +68,9 @@ pub use hashcache_base::net::nat64::{Nat64, Nat64Error};
 pub use hashcache_base::net::own_domain::{AllowedDestination, AllowedDestinationError, OwnDomain};
 pub use hashcache_base::net::prefix::{Prefix, PrefixError};
 pub use hashcache_base::tls::identity::{CertificateFiles, IdentityError};
+pub use hashcache_link::forward::{LinkForward, LinkForwardError};
+pub use hashcache_link::identity::{LinkIdentity, LinkIdentityError};
+pub use hashcache_link::pin::{Pin, PinError};
 pub use history::counts::{By, Counts, Kind, KindCounts, Table, Totals};
 pub use history::file::{Read as HistoryRead, read as read_history};
 pub use history::name::Name as HistoryName;
@@ -76,9 +78,6 @@ pub use history::record::{Hour, HourRecord, Lines, NAMES as HISTORY_NAMES};
 pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
-pub use link::forward::{LinkForward, LinkForwardError};
-pub use link::identity::{LinkIdentity, LinkIdentityError};
-pub use link::pin::{Pin, PinError};
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use offline::Offline;
 pub use peer::{

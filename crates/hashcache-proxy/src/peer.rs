@@ -25,6 +25,9 @@ use base64::engine::general_purpose::STANDARD;
 use hashcache_base::failure::Failure;
 use hashcache_base::state_file::{Link, open_regular};
 use hashcache_http::{Host, Origin, Scheme};
+use hashcache_link::identity::LinkIdentity;
+use hashcache_link::parent::ParentLink;
+use hashcache_link::pin::Pin;
 use hashcache_peers::htcp::auth::Key;
 use http::HeaderValue;
 use tokio::sync::Notify;
@@ -32,9 +35,6 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use self::learned::Learned;
-use crate::link::identity::LinkIdentity;
-use crate::link::parent::ParentLink;
-use crate::link::pin::Pin;
 
 /// The operator's settings for one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,10 +17,10 @@ use hashcache_base::net::nat64::Nat64;
 use hashcache_base::net::own_domain::AllowedDestination;
 use hashcache_base::net::prefix::Prefix;
 use hashcache_base::tls::identity::CertificateFiles;
+use hashcache_link::forward::LinkForward;
+use hashcache_link::pin::Pin;
 
 use crate::intercept::Intercept;
-use crate::link::forward::LinkForward;
-use crate::link::pin::Pin;
 use crate::mirror::Mirror;
 use crate::offline::Offline;
 use crate::peer::PeerSettings;

@@ -30,6 +30,9 @@ use hashcache_http::{
     Authority, CDN_CACHE_CONTROL, Host, Origin, Pseudonym, ReuseOptions, Scheme, Space,
     StoreOptions, Target, UnixTime, via_members,
 };
+use hashcache_link::children::{Children, LinkServer};
+use hashcache_link::chunk_tables::ChunkTables;
+use hashcache_link::pin::Pin;
 use hashcache_wan::pages::Packer;
 use http::HeaderMap;
 
@@ -37,9 +40,6 @@ use crate::access_log::WorkerLog;
 use crate::collapse::{Collapse, WaitTimes};
 use crate::history::tally::Tally;
 use crate::intercept::{InterceptState, Interceptor};
-use crate::link::children::{Children, LinkServer};
-use crate::link::chunk_tables::ChunkTables;
-use crate::link::pin::Pin;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
 use crate::not_stored::RecentlyNotStored;

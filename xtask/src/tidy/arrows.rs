@@ -17,6 +17,7 @@ const BASE: &str = "hashcache-base";
 const ENGINE: &str = "hashcache";
 const HTTP: &str = "hashcache-http";
 const LAYOUTS: &str = "hashcache-layouts";
+const LINK: &str = "hashcache-link";
 const PEERS: &str = "hashcache-peers";
 const PROXY: &str = "hashcache-proxy";
 const SIM: &str = "hashcache-sim";
@@ -25,7 +26,7 @@ const TESTKIT: &str = "hashcache-testkit";
 const WAN: &str = "hashcache-wan";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 15] = [
+const ARROWS: [Row; 16] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -89,10 +90,16 @@ const ARROWS: [Row; 15] = [
         uses: &[ENGINE, HTTP, WAN],
         tests_use: &[],
     },
+    // What both ends of a link share. Stored responses are its dictionaries.
+    Row {
+        name: LINK,
+        uses: &[BASE, ENGINE, HTTP, STORE, WAN],
+        tests_use: &[BASE],
+    },
     // Its tests use the clocks and certificates for tests, a feature of the base.
     Row {
         name: PROXY,
-        uses: &[ACCESS, BASE, ENGINE, HTTP, PEERS, STORE, WAN],
+        uses: &[ACCESS, BASE, ENGINE, HTTP, LINK, PEERS, STORE, WAN],
         tests_use: &[BASE, TESTKIT],
     },
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.

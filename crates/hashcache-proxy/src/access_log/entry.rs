@@ -12,7 +12,7 @@ use std::time::Duration;
 use hashcache_base::clock::UnixMillis;
 use http::Version;
 
-use crate::link::usage::LinkUsage;
+use hashcache_link::usage::LinkUsage;
 
 /// One request or one tunnel, at its end.
 ///

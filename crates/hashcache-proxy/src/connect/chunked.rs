@@ -20,14 +20,14 @@ use std::time::Duration;
 
 use hashcache::{Cache, Put};
 use hashcache_base::share::{Allowance, ShareReservation};
+use hashcache_link::chunk_field::ChunkField;
+use hashcache_link::counters::LinkCounters;
 use hashcache_wan::chunk::{self, Event, Key, Known, Name, Near, OUTPUT_BYTES, Stream, Windows};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tracing::debug;
 
 use super::tunnel::{CLOSE_TIME, REPORT_EVERY, Side};
-use crate::link::chunk_field::ChunkField;
-use crate::link::counters::LinkCounters;
 
 /// Content that one end of a stream has moved so far, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

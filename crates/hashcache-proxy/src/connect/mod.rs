@@ -18,6 +18,7 @@ use hashcache_base::failure::Failure;
 use hashcache_base::net::address::check_connect_port;
 use hashcache_base::task::spawn_local;
 use hashcache_http::{Authority, HASHCACHE_LINK};
+use hashcache_link::chunk_field::ChunkField;
 use http::{HeaderMap, Version};
 
 use self::chunked::{ChunkPair, Ended, Moved};
@@ -25,7 +26,6 @@ use self::dial::Destination;
 use self::metered::Metered;
 use self::tunnel::Side;
 use crate::connection::Connection;
-use crate::link::chunk_field::ChunkField;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::permission::Permission;
 use crate::upstream::Upgrade;

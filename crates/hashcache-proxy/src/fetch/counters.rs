@@ -9,7 +9,7 @@ use std::rc::Rc;
 use hashcache_access::quota::RequestLimits;
 use http::HeaderMap;
 
-use crate::link::usage::LinkUsage;
+use hashcache_link::usage::LinkUsage;
 
 /// Bytes received from upstream for a request, counted as they arrive.
 pub(crate) type ByteCount = Rc<Received>;

@@ -15,6 +15,8 @@ use bytes::Bytes;
 use hashcache_base::share;
 use hashcache_base::task::spawn_local;
 use hashcache_http::{HintUse, OnError, RequestFacts, Reuse, Space, cache_key, reuse};
+use hashcache_link::counters::LinkCounters;
+use hashcache_link::hints::Hints;
 use hashcache_store::{ObjectPlace, StoreLookup, look_up};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue,
@@ -27,8 +29,6 @@ use tokio::time::Instant;
 use super::counters::ByteCount;
 use super::{Cause, Extent, FetchSpec, SelectedResponse, fetch, requester};
 use crate::collapse::{Background, BackgroundBound, Role};
-use crate::link::counters::LinkCounters;
-use crate::link::hints::Hints;
 use crate::route::Siblings;
 use crate::upstream::pinned::Pinning;
 use crate::worker::Worker;

@@ -48,6 +48,8 @@ use hashcache_http::{
     Upgrading, VariantTable, answer_range, has_strict_condition, not_modified_confirms,
     parse_http_date, set_validators,
 };
+use hashcache_link::coding::LinkCoding;
+use hashcache_link::hints::Hints;
 use hashcache_store::StoredResponse;
 use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
 use http::{HeaderMap, Response, StatusCode};
@@ -63,8 +65,6 @@ use self::rest::Asked;
 use self::spec::{is_failing, is_withdrawn};
 use self::variant::{Intents, add_row, chosen, plan_put};
 use crate::collapse::{Leader, SharedFailure, SharedResponse};
-use crate::link::coding::LinkCoding;
-use crate::link::hints::Hints;
 use crate::metrics::CountedBytes;
 use crate::mirror::note_negotiation;
 use crate::route::{Route, Siblings};

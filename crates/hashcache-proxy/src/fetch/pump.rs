@@ -18,6 +18,8 @@ use hashcache_http::{
     ContentDigest, accept_stored_coding, continues_stored, is_multipart, parse_content_range,
     remove_content_digests,
 };
+use hashcache_link::coding::LinkCoding;
+use hashcache_link::usage::LinkUsage;
 use hashcache_store::StoredResponse;
 use hashcache_store::put::ContentWriter;
 use http::header::{IF_RANGE, RANGE};
@@ -32,8 +34,6 @@ use super::judge::note_too_large;
 use super::keep::keep_replaced;
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take_content, take_end};
 use super::spec::{Cause, FetchSpec, is_failing};
-use crate::link::coding::LinkCoding;
-use crate::link::usage::LinkUsage;
 use crate::metrics::CountedBytes;
 use crate::upstream::{RequestBody, ResponseBody, SendOptions};
 use crate::worker::Worker;

@@ -32,6 +32,7 @@ use hashcache_http::{
     Exempt, NotStored, Space, Storable, Target, UnixTime, accept_stored_coding, continues_stored,
     parse_content_range, parse_http_date, storable,
 };
+use hashcache_link::coding::{LinkCoding, StoredHere};
 use hashcache_store::StoredResponse;
 use http::header::{DATE, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
@@ -46,7 +47,6 @@ use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::is_withdrawn;
 use super::variant::change;
 use crate::in_flight_ranges::{RangeClaim, RangeGuard};
-use crate::link::coding::{LinkCoding, StoredHere};
 use crate::metrics::CountedBytes;
 use crate::route::Route;
 use crate::upstream::announced::ClientEnds;

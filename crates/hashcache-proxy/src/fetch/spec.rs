@@ -12,6 +12,9 @@ use hashcache_http::{
     Authority, ByteRange, Exempt, FieldKinds, HintUse, NotStored, OnError, RangeSpec, Space,
     StoredFacts, Target, Variant, VariantTable, origin_key, parse_range,
 };
+use hashcache_link::coding::{LinkCoding, StoredHere};
+use hashcache_link::dictionary::StoredContent;
+use hashcache_link::named::NamedLookup;
 use hashcache_store::follow::ContentFollower;
 use hashcache_store::{ObjectPlace, StoredResponse};
 use http::header::RANGE;
@@ -23,9 +26,6 @@ use super::counters::Trailers;
 use super::rest::Rest;
 use crate::collapse::Requester;
 use crate::in_flight_ranges::AwaitedRange;
-use crate::link::coding::{LinkCoding, StoredHere};
-use crate::link::dictionary::StoredContent;
-use crate::link::named::NamedLookup;
 use crate::page_groups::NotedGroup;
 use crate::route::{NextHop, Route, Siblings};
 use crate::upstream::announced::ClientEnds;

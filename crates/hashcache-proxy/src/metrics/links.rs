@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
+use hashcache_link::counters::LinkContents;
+use hashcache_link::usage::{CODINGS, CodingFigures};
 use serde_json::Value;
 
 use super::moment::Moment;
 use super::table::{AddLine, Figure, Number, Values::Lines, counter, gauge};
-use crate::link::counters::LinkContents;
-use crate::link::usage::{CODINGS, CodingFigures};
 
 /// One link.
 #[derive(Clone, Debug)]

@@ -17,6 +17,9 @@ use std::time::Duration;
 use bytes::{Buf as _, Bytes};
 use hashcache_base::failure::Failure;
 use hashcache_base::share::{Allowance, ShareReservation};
+use hashcache_link::counters::{LinkCounters, OUT};
+use hashcache_link::dictionary::{DictionaryReader, StoredContent};
+use hashcache_link::usage::{DictionaryKind, LinkUsage};
 use hashcache_wan::digest::Digest;
 use hashcache_wan::encode::Encoder;
 use hashcache_wan::frame::{Dictionary, Head};
@@ -29,9 +32,6 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use super::named::{Named, Resemblance, Search};
 use crate::fetch::counters::ByteCount;
-use crate::link::counters::{LinkCounters, OUT};
-use crate::link::dictionary::{DictionaryReader, StoredContent};
-use crate::link::usage::{DictionaryKind, LinkUsage};
 
 /// The content of another body, in frames.
 pub(super) struct Framed<B> {

@@ -16,6 +16,10 @@ use hashcache_http::{
     Exchange, Exempt, FRAMES, HASHCACHE_LINK, HASHCACHE_RELATED, HintUse, LinkRequest, Space,
     Storable, Target, cache_key, origin_key, related_value, storable,
 };
+use hashcache_link::counters::LinkCounters;
+use hashcache_link::dictionary::{DICTIONARY_BYTES_MIN, StoredContent};
+use hashcache_link::hints::PageObject;
+use hashcache_link::usage::DictionaryKind;
 use hashcache_store::StoredResponse;
 use hashcache_wan::digest::Digest;
 use hashcache_wan::memory::encoder_bytes;
@@ -31,10 +35,6 @@ use super::named::{self, Resemblance, Search};
 use super::page_object::page_of;
 use crate::connection::Connection;
 use crate::fetch::counters::ByteCount;
-use crate::link::counters::LinkCounters;
-use crate::link::dictionary::{DICTIONARY_BYTES_MIN, StoredContent};
-use crate::link::hints::PageObject;
-use crate::link::usage::DictionaryKind;
 use crate::upstream::pinned::LinkedLogin;
 use crate::wire::Http2Kind;
 

@@ -21,8 +21,8 @@ use hashcache_wan::sent::{SentObject, Wanted};
 use hashcache_wan::sketch::Sketcher;
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::link::dictionary::StoredContent;
-use crate::link::sent_to::SentTo;
+use hashcache_link::dictionary::StoredContent;
+use hashcache_link::sent_to::SentTo;
 
 /// A response that may be a dictionary later, and may find one now.
 pub(super) struct Resemblance {

@@ -17,6 +17,7 @@ use hashcache_http::{
     CacheStatus, Forward, Handling, Space, Target, Upgrading, asks_for_upgrade, cache_key,
     grants_other_protocol, invalidated, invalidated_groups, is_unsafe, logs_in_connection,
 };
+use hashcache_link::coding::{LinkCoding, StoredHere};
 use hashcache_store::{StoreLookup, look_up};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
@@ -28,7 +29,6 @@ use crate::connect;
 use crate::connection::Connection;
 use crate::fetch::confirm::{self, Times};
 use crate::fetch::{self, AskFailure, SelectedResponse};
-use crate::link::coding::{LinkCoding, StoredHere};
 use crate::log_entry::LogEntryBuilder;
 use crate::route::Route;
 use crate::upstream::pinned::{Pinning, Turn};

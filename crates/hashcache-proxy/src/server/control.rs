@@ -5,16 +5,17 @@
 //! Invariant: a reload applies everything that can be reloaded of a valid configuration, and
 //! nothing of an invalid one.
 
-use std::io;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
-
 use hashcache::Cache;
 use hashcache_access::users::{UserHashes, UsersError};
 use hashcache_base::clock::Clock;
 use hashcache_base::clock::zone::Zone;
 use hashcache_base::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
+use hashcache_link::children::LinkServer;
+use hashcache_link::identity::{LinkIdentity, LinkIdentityError};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
@@ -29,9 +30,6 @@ use super::warnings;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::intercept::Interceptor;
-use crate::link;
-use crate::link::children::LinkServer;
-use crate::link::identity::{LinkIdentity, LinkIdentityError};
 use crate::metrics::{Metrics, Reload};
 use crate::peer::{CredentialsError, PROBE_DUE, Peer};
 use crate::route::Routes;
@@ -392,7 +390,11 @@ pub(super) fn link_server(
 ) -> Option<Arc<LinkServer>> {
     let identity = identity.filter(|_| settings.startup.link_listen.is_some())?;
     Some(Arc::new(LinkServer {
-        config: link::tls::of_parent(&identity.key, &settings.reloadable.link_children, clock),
+        config: hashcache_link::tls::of_parent(
+            &identity.key,
+            &settings.reloadable.link_children,
+            clock,
+        ),
         children: settings.reloadable.link_children.clone(),
         names: identity.names.clone(),
     }))

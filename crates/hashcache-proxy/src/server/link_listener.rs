@@ -5,11 +5,11 @@
 //!
 //! Invariants: no byte of a connection without a pinned key is read as a request. Connections in
 //! their handshake count for no limit of clients, so strangers cannot take those of a child; they
-//! have a limit of their own (`link::children`). A child whose pin was removed by a reload loses
-//! its connection, with all responses and tunnels. What a child holds is counted as that of one
-//! client, whatever its address is. Memory that its connection always needs is reserved before it
-//! is served, so a link that was accepted does not end for lack of memory; only streams are refused
-//! then.
+//! have a limit of their own (`hashcache_link::children`). A child whose pin was removed by a
+//! reload loses its connection, with all responses and tunnels. What a child holds is counted as
+//! that of one client, whatever its address is. Memory that its connection always needs is reserved
+//! before it is served, so a link that was accepted does not end for lack of memory; only streams
+//! are refused then.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,6 +22,9 @@ use hashcache_base::limits::Limits;
 use hashcache_base::share::{Allowance, Network};
 use hashcache_base::task::spawn_local;
 use hashcache_http::Scheme;
+use hashcache_link::children::Entered;
+use hashcache_link::pin::Pin;
+use hashcache_link::{STREAMS, TURN_TIME, Windows};
 use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -32,9 +35,6 @@ use tracing::{debug, info, warn};
 use super::stage::{Stage, accept_while_serving, stop_for};
 use crate::client_access::ClientAccess;
 use crate::connection::{Connection, LinkedChild, ServeInside};
-use crate::link::children::Entered;
-use crate::link::pin::Pin;
-use crate::link::{self, STREAMS, TURN_TIME, Windows};
 use crate::upstream::pinned::Pins;
 use crate::wire::{
     self, HTTP_2_BYTES, Http2Kind, Protocol, Socket, TLS_BYTES, link_bytes, link_handshake,
@@ -158,7 +158,7 @@ impl LinkListener {
         let handshake_memory = memory.ok_or(io::ErrorKind::OutOfMemory)?;
         let server = common.live().link.clone();
         let server = server.ok_or(io::ErrorKind::NotFound)?;
-        link::prepare(&socket);
+        hashcache_link::prepare(&socket);
         let acceptor = TlsAcceptor::from(Arc::clone(&server.config));
         let entering = |certificate: &CertificateDer<'static>| {
             let pin = Pin::of(certificate).ok_or(io::ErrorKind::PermissionDenied)?;
@@ -212,7 +212,7 @@ fn limits(limits: &Limits, share: u64) -> Limits {
         streams: streams.min(STREAMS).max(limits.streams),
         // On a slow line a head may wait for its own second half.
         head_time: limits.head_time + TURN_TIME,
-        frames: limits.frames.saturating_mul(link::FRAMES_FACTOR),
+        frames: limits.frames.saturating_mul(hashcache_link::FRAMES_FACTOR),
         idle_time: FOREVER,
         progress_time: limits.progress_time + TURN_TIME,
         ..limits.clone()

@@ -8,12 +8,12 @@ use std::time::Duration;
 use hashcache_access::lists::ListError;
 use hashcache_access::users::UsersError;
 use hashcache_base::tls::identity::IdentityError;
+use hashcache_link::identity::LinkIdentityError;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::link::identity::LinkIdentityError;
 use crate::peer::CredentialsError;
 use crate::upstream::tls::AuthoritiesError;
 use crate::wire::FIRST_REQUEST_TIME;

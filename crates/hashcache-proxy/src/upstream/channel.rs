@@ -14,6 +14,10 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use hashcache::Reservation;
+use hashcache_link::counters::{IN, LinkCounters, OUT};
+use hashcache_link::parent::{LinkStream, StreamPlace};
+use hashcache_link::pieces::Pieces;
+use hashcache_link::turns::{ReadTurn, SendTurn};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -22,10 +26,6 @@ use tokio::net::TcpStream;
 use super::permits::Permit;
 use super::transport::Transport;
 use crate::gateway::{GatewayFailure, GatewayStream};
-use crate::link::counters::{IN, LinkCounters, OUT};
-use crate::link::parent::{LinkStream, StreamPlace};
-use crate::link::pieces::Pieces;
-use crate::link::turns::{ReadTurn, SendTurn};
 
 /// The byte stream to a server.
 #[derive(Debug)]

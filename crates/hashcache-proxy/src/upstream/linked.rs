@@ -31,6 +31,14 @@ use hashcache_base::share::{PIECE_BYTES, Share};
 use hashcache_base::task::spawn_local;
 use hashcache_base::tls::HTTP_2;
 use hashcache_http::{Authority, HASHCACHE_LINK, HASHCACHE_TARGET, TARGET_EXPECTATION};
+use hashcache_link::chunk_field::ChunkField;
+use hashcache_link::content::{ContentSender, LinkContent, Piece};
+use hashcache_link::counters::LinkCounters;
+use hashcache_link::parent::{LinkStream, NewConnection, ParentLink, StreamUse};
+use hashcache_link::tls::{is_not_pinned, is_refused};
+use hashcache_link::turn_frames::TurnFrames;
+use hashcache_link::turns::{SendTurn, Turns};
+use hashcache_link::{PING_AFTER, PING_TIMEOUT, TURN_TIME, Windows};
 use http::header::{EXPECT, HOST, HeaderValue, PROXY_AUTHORIZATION, VIA};
 use http::{Method, Request, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame};
@@ -55,14 +63,6 @@ use super::permits::Permit;
 use super::refused::NotSent;
 use super::request_body::RequestBody;
 use super::{Upstream, tls};
-use crate::link::chunk_field::ChunkField;
-use crate::link::content::{ContentSender, LinkContent, Piece};
-use crate::link::counters::LinkCounters;
-use crate::link::parent::{LinkStream, NewConnection, ParentLink, StreamUse};
-use crate::link::tls::{is_not_pinned, is_refused};
-use crate::link::turn_frames::TurnFrames;
-use crate::link::turns::{SendTurn, Turns};
-use crate::link::{self, PING_AFTER, PING_TIMEOUT, TURN_TIME, Windows};
 use crate::peer::Peer;
 use crate::wire::Pings;
 
@@ -142,7 +142,7 @@ impl Upstream {
         let begun = Instant::now();
         let (socket, address) = self.connector.connect(&to, None, None).await?;
         peer.health.note_connect_time(begun.elapsed());
-        link::prepare(&socket);
+        hashcache_link::prepare(&socket);
         let limit = self.limits.connect_time;
         let begun = Instant::now();
         let accepting = async {
@@ -242,7 +242,7 @@ impl Upstream {
         to: TunnelTo<'_>,
         (limit, client): (Option<Duration>, Option<&Share>),
     ) -> Result<(Channel, SocketAddr, Option<ChunkField>), Failure> {
-        let memory = self.reserve(client, link::TUNNEL_BYTES)?;
+        let memory = self.reserve(client, hashcache_link::TUNNEL_BYTES)?;
         let permit = self.tunnel_permit(peer, limit, client).await?;
         let wait = limit.unwrap_or(self.limits.connect_time);
         // As through other parents: the parent connects within `connect_time` itself. While no
@@ -370,7 +370,7 @@ fn tunnel_request(peer: &Peer, tunnel: TunnelTo<'_>) -> Result<Request<LinkConte
 /// The limits on frames of a parent, which answers the requests of many users.
 fn limits_of_frames(limits: &Limits) -> Limits {
     Limits {
-        frames: limits.frames.saturating_mul(link::FRAMES_FACTOR),
+        frames: limits.frames.saturating_mul(hashcache_link::FRAMES_FACTOR),
         head_bytes: HEADS_FACTOR * limits.head_bytes,
         ..limits.clone()
     }
@@ -382,13 +382,13 @@ fn builder(limits: &Limits, windows: Windows) -> Builder<LocalTasks> {
         .timer(TokioTimer::new())
         .initial_stream_window_size(windows.stream)
         .initial_connection_window_size(windows.connection)
-        .max_send_buf_size(link::SEND_BUFFER)
+        .max_send_buf_size(hashcache_link::SEND_BUFFER)
         // A head that is larger than h2 can skip ends the connection of all.
         .max_header_list_size(
             u32::try_from(2 * HEADS_FACTOR * limits.head_bytes).unwrap_or(u32::MAX),
         )
         // The parent allows as many; it tells so with its first bytes.
-        .initial_max_send_streams(link::STREAMS)
+        .initial_max_send_streams(hashcache_link::STREAMS)
         .keep_alive_interval(PING_AFTER)
         .keep_alive_timeout(PING_TIMEOUT)
         .keep_alive_while_idle(true);
@@ -740,7 +740,7 @@ const BUDGET_PART: u64 = 8;
 const BESIDE_BYTES: u64 = 256 << 10;
 /// Memory of a request's content on its way: one frame of a client's waits for the link's thread,
 /// and one with what h2 holds for the socket.
-const UPLOAD_BYTES: u64 = 2 * PIECE_BYTES + link::SEND_BUFFER as u64;
+const UPLOAD_BYTES: u64 = 2 * PIECE_BYTES + hashcache_link::SEND_BUFFER as u64;
 
 #[cfg(test)]
 mod tests;

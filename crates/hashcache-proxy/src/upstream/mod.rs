@@ -49,12 +49,6 @@ mod transport;
 mod unframe;
 pub(crate) mod unreachable;
 
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
-use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
-
 use hashcache::{Cache, Reservation};
 use hashcache_base::failure::Failure;
 use hashcache_base::limits::Limits;
@@ -66,9 +60,15 @@ use hashcache_http::{
     Authority, HintUse, Host, Origin, Scheme, UnixTime, keeps_connection, logs_in_connection,
     say_keeps_login,
 };
+use hashcache_link::coding::LinkCoding;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Response, StatusCode, Version};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 
@@ -88,8 +88,6 @@ use self::tls::{AlpnOffer, Trust};
 use self::transport::Transport;
 use self::unreachable::UnreachableCache;
 use crate::gateway::{self, Session};
-use crate::link;
-use crate::link::coding::LinkCoding;
 use crate::offline::Line;
 use crate::peer::Peer;
 use crate::wire::TLS_BYTES;
@@ -259,7 +257,7 @@ impl UpstreamShared {
             limits.upstream,
             limits.client_share,
         );
-        let link_tunnels = Permits::new(link::TUNNELS, usize::MAX, limits.client_share);
+        let link_tunnels = Permits::new(hashcache_link::TUNNELS, usize::MAX, limits.client_share);
         Self {
             names,
             destinations,

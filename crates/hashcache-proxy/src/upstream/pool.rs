@@ -22,6 +22,7 @@ use hashcache_base::fair_table::with_most;
 use hashcache_base::limits::Limits;
 use hashcache_base::share::Network;
 use hashcache_base::task::spawn_local;
+use hashcache_link::TURN_TIME;
 use tokio::time::{Instant, sleep_until};
 
 use super::channel::Channel;
@@ -33,7 +34,6 @@ use super::meter::Meter;
 use super::permits::{CountedIdle, Permits};
 use super::transport::Transport;
 use crate::gateway::GatewayFailure;
-use crate::link::TURN_TIME;
 
 /// One HTTP/1.1 connection, or one stream of an HTTP/2 connection.
 pub(super) struct UpstreamConn {

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashcache_base::failure::Failure;
+use hashcache_link::usage::LinkUsage;
 use hashcache_wan::digest::Digest;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
@@ -26,7 +27,6 @@ use super::pinned::ConnHome;
 use super::pool::{Pool, UpstreamConn};
 use super::request_body::BodyProgress;
 use super::unframe::Unframing;
-use crate::link::usage::LinkUsage;
 use crate::wire::malformed_field;
 
 /// The content of a response.

@@ -20,10 +20,10 @@ use hashcache_wan::frame::{Dictionary, Head};
 use http_body::Frame;
 use tokio::time::Instant;
 
-use crate::link::coding::Dictionaries;
-use crate::link::counters::{IN, LinkCounters};
-use crate::link::dictionary::{DictionaryReader, StoredContent};
-use crate::link::usage::{DictionaryKind, LinkUsage, ResumeReason};
+use hashcache_link::coding::Dictionaries;
+use hashcache_link::counters::{IN, LinkCounters};
+use hashcache_link::dictionary::{DictionaryReader, StoredContent};
+use hashcache_link::usage::{DictionaryKind, LinkUsage, ResumeReason};
 
 /// Reads the frames of one response.
 pub(super) struct Unframing {

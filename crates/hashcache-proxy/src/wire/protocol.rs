@@ -4,13 +4,13 @@ use std::io;
 use std::sync::Arc;
 
 use hashcache_base::tls::HTTP_2;
+use hashcache_link::counters::LinkCounters;
 use rustls::pki_types::CertificateDer;
 use tokio_rustls::TlsAcceptor;
 
 use super::linger::{LINGER, linger};
 use super::socket::Socket;
 use super::stream::ClientSide;
-use crate::link::counters::LinkCounters;
 
 /// How requests are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

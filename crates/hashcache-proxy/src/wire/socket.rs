@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
-use crate::link::counters::LinkCounters;
+use hashcache_link::counters::LinkCounters;
 
 /// A connection from a client.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use hashcache::Config;
 use hashcache::device::MemoryDevice;
+use hashcache_link::pieces::Pieces;
 use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
 
 use super::*;
-use crate::link::pieces::Pieces;
 
 /// A pipe. A reset drops it without its end.
 struct Pipe<S>(S);

@@ -10,6 +10,10 @@ use std::sync::Arc;
 
 use hashcache_base::failure::{Failure, LinkFault};
 use hashcache_base::share::Share;
+use hashcache_link::coding::{Dictionaries, LinkCoding};
+use hashcache_link::dictionary::StoredContent;
+use hashcache_link::parent::ParentLink;
+use hashcache_link::usage::{DictionaryKind, ResumeReason};
 use hashcache_wan::frame::Dictionary;
 use hashcache_wan::memory::decoder_bytes;
 use http::Response;
@@ -19,10 +23,6 @@ use tokio::time::Instant;
 
 use super::super::unframe::{Step, Unframing};
 use super::super::{SendFailure, SendOptions, Upstream, UpstreamExchange};
-use crate::link::coding::{Dictionaries, LinkCoding};
-use crate::link::dictionary::StoredContent;
-use crate::link::parent::ParentLink;
-use crate::link::usage::{DictionaryKind, ResumeReason};
 
 /// A response that cannot be used.
 pub(super) enum Unusable {

@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use hashcache_base::failure::{Failure, LinkFault};
 use hashcache_http::{HASHCACHE_LINK, HintUse, LinkRequest, Related, logs_in_connection};
+use hashcache_link::coding::LinkCoding;
+use hashcache_link::hints::Hints;
+use hashcache_link::parent::{ParentLink, StreamUse};
 use http::Request;
 use tokio::time::sleep;
 
@@ -23,9 +26,6 @@ use super::super::{
 };
 use super::LinkedStream;
 use super::framed::Unusable;
-use crate::link::coding::LinkCoding;
-use crate::link::hints::Hints;
-use crate::link::parent::{ParentLink, StreamUse};
 
 /// What a stream without a response says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,9 @@ use hashcache::{Cache, Config};
 use hashcache_base::clock::Clock;
 use hashcache_base::share::Shares;
 use hashcache_http::{FRAMES, HASHCACHE_LINK};
+use hashcache_link::coding::{LinkCoding, StoredHere};
+use hashcache_link::identity::LinkIdentity;
+use hashcache_link::tls::of_parent;
 use hashcache_wan::encode::Encoder;
 use hashcache_wan::frame::{Dictionary, Head};
 use http::Response;
@@ -21,9 +24,6 @@ use tokio_rustls::TlsAcceptor;
 
 use super::super::tests::{locally, upstream, upstream_with};
 use super::*;
-use crate::link::coding::{LinkCoding, StoredHere};
-use crate::link::identity::LinkIdentity;
-use crate::link::tls::of_parent;
 use crate::peer::{Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary};
 use crate::upstream::{AbsoluteForm, ResponseBody, SendOptions, Wanted};
 
@@ -352,7 +352,7 @@ async fn a_tunnel_and_content_are_on_the_books_while_they_last() {
         let _line = open(&upstream, &peer, &link).await;
         let before = used();
         let tunnel = tunnel(&upstream, &peer, (None, None)).await.unwrap();
-        assert_eq!(used() - before, link::TUNNEL_BYTES);
+        assert_eq!(used() - before, hashcache_link::TUNNEL_BYTES);
         drop(tunnel);
         assert_eq!(used(), before);
         let content = Full::new(Bytes::from_static(b"content"));
@@ -491,7 +491,7 @@ async fn the_tunnels_of_one_client_leave_places_to_others_and_to_requests() {
         let (greedy, second) = (client(1), client(2));
         let soon = Some(Duration::from_millis(100));
         let mut tunnels = Vec::new();
-        let most_of_all = link::tunnels_of(STREAMS as usize);
+        let most_of_all = hashcache_link::tunnels_of(STREAMS as usize);
         let half = STREAMS as usize / 2;
         for (client, most) in [(&greedy, half), (&second, most_of_all)] {
             let full = loop {

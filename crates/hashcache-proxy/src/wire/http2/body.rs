@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use hashcache_base::share::{PIECE_BYTES, Share, ShareGuard, ShareReservation};
+use hashcache_link::turns::{ReadTurn, SendTurn};
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
@@ -30,7 +31,6 @@ use super::fields::malformed_field;
 use super::flow::{ContentReader, Flow, StreamEntry, StreamProgress};
 use super::head::fields_size;
 use super::memory_hit::Pieces;
-use crate::link::turns::{ReadTurn, SendTurn};
 
 /// The content of a client's request.
 pub(crate) struct ClientBody {

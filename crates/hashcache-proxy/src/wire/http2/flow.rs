@@ -21,6 +21,10 @@ use std::task::{Context, Poll, Waker, ready};
 use hashcache_base::limits::Limits;
 use hashcache_base::share::{Allowance, ShareReservation, UnfinishedHead};
 use hashcache_http::LinkTurn;
+use hashcache_link::counters::{self, LinkCounters, OpenTunnel};
+use hashcache_link::turn_frames::TurnFrames;
+use hashcache_link::turns::{ReadTurn, SendTurn, Turns};
+use hashcache_link::{TUNNELS, Windows};
 use http::{HeaderMap, StatusCode};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -33,10 +37,6 @@ use super::Http2Kind;
 use super::frames::{Budget, FRAME_HEAD, Frames, Seen};
 use super::interim::{InterimQueue, Marker};
 use super::pings::Pings;
-use crate::link::counters::{self, LinkCounters, OpenTunnel};
-use crate::link::turn_frames::TurnFrames;
-use crate::link::turns::{ReadTurn, SendTurn, Turns};
-use crate::link::{TUNNELS, Windows};
 
 /// The state of one connection.
 pub(super) struct Flow {

@@ -34,6 +34,9 @@ use bytes::Bytes;
 use h2::Reason;
 use hashcache_base::limits::Limits;
 use hashcache_base::share::{Allowance, ShareReservation};
+use hashcache_link::counters::LinkCounters;
+use hashcache_link::pieces::Pieces;
+use hashcache_link::{PING_AFTER, PING_TIMEOUT, TUNNEL_BYTES, Windows};
 use http::header::EXPECT;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -56,9 +59,6 @@ use super::head::{Refusal, refuse};
 use super::linger::{LINGER, LINGER_TIME, linger};
 use super::memory_hit::MemoryHits;
 use super::socket::Socket;
-use crate::link::counters::LinkCounters;
-use crate::link::pieces::Pieces;
-use crate::link::{self, PING_AFTER, PING_TIMEOUT, TUNNEL_BYTES, Windows};
 
 pub(crate) use self::body::ClientBody;
 pub(crate) use self::flow::link_bytes;
@@ -216,7 +216,7 @@ fn builder(
                 .timer(TokioTimer::new())
                 .keep_alive_interval(PING_AFTER)
                 .keep_alive_timeout(PING_TIMEOUT);
-            (*windows, link::SEND_BUFFER)
+            (*windows, hashcache_link::SEND_BUFFER)
         }
     };
     builder

@@ -135,7 +135,7 @@ fn serve_within(limits: Limits, allowance: Option<Allowance>) -> (DuplexStream, 
 /// The link of a child with as many streams as children have.
 fn serve_link(allowance: Option<Allowance>) -> (DuplexStream, Served) {
     let limits = Limits {
-        streams: link::STREAMS,
+        streams: hashcache_link::STREAMS,
         frames: 16 * Limits::default().frames,
         ..Limits::default()
     };

@@ -6,7 +6,7 @@
 //! counts the stream as open until the tunnel is dropped, and received bytes as unread until the
 //! tunnel has read them.
 //!
-//! [`TUNNELS`]: crate::link::TUNNELS
+//! [`TUNNELS`]: hashcache_link::TUNNELS
 
 use std::fmt;
 use std::io;
@@ -15,15 +15,15 @@ use std::task::{Context, Poll, ready};
 
 use hashcache_base::share::ShareReservation;
 use hashcache_http::HASHCACHE_LINK;
+use hashcache_link::counters::{IN, OUT, OpenTunnel};
+use hashcache_link::pieces::Pieces;
+use hashcache_link::turns::{ReadTurn, SendTurn};
 use http::HeaderMap;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::flow::{ContentReader, OpenStream};
-use crate::link::counters::{IN, OUT, OpenTunnel};
-use crate::link::pieces::Pieces;
-use crate::link::turns::{ReadTurn, SendTurn};
 
 /// How the bytes of a tunnel are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

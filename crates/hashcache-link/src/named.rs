@@ -20,17 +20,18 @@ use super::dictionary::StoredContent;
 
 /// Finds stored content by the key and the digest that a parent names.
 #[derive(Clone)]
-pub(crate) struct NamedLookup(Rc<dyn Fn(Box<[u8]>, Digest) -> Finding>);
+pub struct NamedLookup(Rc<dyn Fn(Box<[u8]>, Digest) -> Finding>);
 
 type Finding = Pin<Box<dyn Future<Output = Option<StoredContent>>>>;
 
 impl NamedLookup {
-    pub(crate) fn new(find: impl Fn(Box<[u8]>, Digest) -> Finding + 'static) -> Self {
+    /// Looks up with `find`.
+    pub fn new(find: impl Fn(Box<[u8]>, Digest) -> Finding + 'static) -> Self {
         Self(Rc::new(find))
     }
 
     /// The content, if it is stored here with this digest.
-    pub(crate) async fn find(&self, key: Box<[u8]>, digest: Digest) -> Option<StoredContent> {
+    pub async fn find(&self, key: Box<[u8]>, digest: Digest) -> Option<StoredContent> {
         (self.0)(key, digest).await
     }
 }
@@ -43,7 +44,7 @@ impl fmt::Debug for NamedLookup {
 
 /// How often the dictionaries that one parent has named were found.
 #[derive(Debug, Default)]
-pub(crate) struct NamedResults(Mutex<Results>);
+pub struct NamedResults(Mutex<Results>);
 
 #[derive(Debug, Default)]
 struct Results {
@@ -58,12 +59,12 @@ impl NamedResults {
     }
 
     /// Whether the parent may name dictionaries.
-    pub(crate) fn may_name(&self, now: Instant) -> bool {
+    pub fn may_name(&self, now: Instant) -> bool {
         self.results().paused_until.is_none_or(|until| until <= now)
     }
 
     /// Notes whether a named dictionary was found.
-    pub(crate) fn note(&self, was_found: bool, now: Instant) {
+    pub fn note(&self, was_found: bool, now: Instant) {
         let mut results = self.results();
         results.named += 1;
         results.missed += u32::from(!was_found);

@@ -11,7 +11,7 @@ use hashcache_wan::stats::Totals;
 
 /// How a dictionary was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DictionaryKind {
+pub enum DictionaryKind {
     /// The child offered the stored version of the same URL.
     Offered,
     /// The parent found it by content.
@@ -20,7 +20,7 @@ pub(crate) enum DictionaryKind {
 
 /// Why a request was sent again, or a transfer resumed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResumeReason {
+pub enum ResumeReason {
     /// Frames were damaged.
     Frames,
     /// The dictionary was not here.
@@ -31,7 +31,7 @@ pub(crate) enum ResumeReason {
 
 /// Counters of one link.
 #[derive(Debug, Default)]
-pub(crate) struct CodingCounters {
+pub struct CodingCounters {
     /// Received, and sent.
     content: [AtomicU64; 2],
     /// The same in frames, by [`CODINGS`].
@@ -48,29 +48,26 @@ pub(crate) struct CodingCounters {
 
 /// What the counters say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CodingFigures {
+pub struct CodingFigures {
     /// Content that came in frames and was sent in frames, bytes.
-    pub(crate) content: [u64; 2],
+    pub content: [u64; 2],
     /// The same in frames, by [`CODINGS`].
-    pub(crate) frames: [[u64; 4]; 2],
+    pub frames: [[u64; 4]; 2],
     /// Time of decoding, and of encoding.
-    pub(crate) work: [Duration; 2],
+    pub work: [Duration; 2],
     /// By kind: used, and missed.
-    pub(crate) dictionaries: [[u64; 2]; 2],
-    pub(crate) resumed: [u64; 3],
-    pub(crate) shed: u64,
+    pub dictionaries: [[u64; 2]; 2],
+    /// Requests that were sent again and transfers that were resumed, by [`ResumeReason`].
+    pub resumed: [u64; 3],
+    /// Requests that were refused because the link was full.
+    pub shed: u64,
     /// Objects that were fetched because the parent named them, and that were named to the child.
-    pub(crate) hints: [u64; 2],
+    pub hints: [u64; 2],
 }
 
 impl CodingCounters {
     /// Notes content that was received in frames ([`IN`](super::counters::IN)) or sent in frames.
-    pub(crate) fn carried(
-        &self,
-        direction: usize,
-        totals: Totals,
-        dictionary: Option<DictionaryKind>,
-    ) {
+    pub fn carried(&self, direction: usize, totals: Totals, dictionary: Option<DictionaryKind>) {
         self.content[direction].fetch_add(totals.content_bytes, Relaxed);
         let coding = LinkUsage::of(totals, dictionary).coding;
         let frames = CODINGS.iter().position(|name| *name == coding);
@@ -80,38 +77,38 @@ impl CodingCounters {
     }
 
     /// Notes time of decoding ([`IN`](super::counters::IN)) or encoding.
-    pub(crate) fn worked(&self, direction: usize, time: Duration) {
+    pub fn worked(&self, direction: usize, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.work_ns[direction].fetch_add(ns, Relaxed);
     }
 
     /// Notes a dictionary that is used, or is not there.
-    pub(crate) fn dictionary(&self, kind: DictionaryKind, is_used: bool) {
+    pub fn dictionary(&self, kind: DictionaryKind, is_used: bool) {
         self.dictionaries[kind as usize][usize::from(!is_used)].fetch_add(1, Relaxed);
     }
 
     /// Notes another request for the same content.
-    pub(crate) fn resumed(&self, reason: ResumeReason) {
+    pub fn resumed(&self, reason: ResumeReason) {
         self.resumed[reason as usize].fetch_add(1, Relaxed);
     }
 
     /// Notes a dictionary that was not used because the disk is busier than the link.
-    pub(crate) fn shed(&self) {
+    pub fn shed(&self) {
         self.shed.fetch_add(1, Relaxed);
     }
 
     /// Notes an object that is fetched because the parent named it.
-    pub(crate) fn hint_followed(&self) {
+    pub fn hint_followed(&self) {
         self.hints[0].fetch_add(1, Relaxed);
     }
 
     /// Notes objects that were named to the child.
-    pub(crate) fn hints_given(&self, objects: usize) {
+    pub fn hints_given(&self, objects: usize) {
         self.hints[1].fetch_add(objects as u64, Relaxed);
     }
 
     /// The counters now.
-    pub(crate) fn figures(&self) -> CodingFigures {
+    pub fn figures(&self) -> CodingFigures {
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         CodingFigures {
             content: self.content.each_ref().map(load),
@@ -133,15 +130,16 @@ impl CodingCounters {
 
 /// The frames of one response, for the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LinkUsage {
+pub struct LinkUsage {
     /// Bytes of its frames.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// One of [`CODINGS`].
-    pub(crate) coding: &'static str,
+    pub coding: &'static str,
 }
 
 impl LinkUsage {
-    pub(crate) fn of(totals: Totals, dictionary: Option<DictionaryKind>) -> Self {
+    /// The usage of a response with these totals, for the log.
+    pub fn of(totals: Totals, dictionary: Option<DictionaryKind>) -> Self {
         let is_raw = totals.raw_bytes == totals.content_bytes;
         Self {
             bytes: totals.frame_bytes,
@@ -156,4 +154,4 @@ impl LinkUsage {
 }
 
 /// Content as it is, compressed, or with a dictionary, by how that was chosen.
-pub(crate) const CODINGS: [&str; 4] = ["raw", "zstd", "offered", "named"];
+pub const CODINGS: [&str; 4] = ["raw", "zstd", "offered", "named"];

@@ -18,7 +18,7 @@ use super::usage::CodingCounters;
 
 /// The counters of one link; they go on when its connection is made again.
 #[derive(Debug, Default)]
-pub(crate) struct LinkCounters {
+pub struct LinkCounters {
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     connections: AtomicU64,
@@ -27,11 +27,11 @@ pub(crate) struct LinkCounters {
     /// Tunnels that this side carries for the other.
     tunnels: AtomicUsize,
     /// Counters of coding: bytes, time, dictionaries.
-    pub(crate) coding: CodingCounters,
+    pub coding: CodingCounters,
     /// What it saved, by host.
-    pub(crate) sites: SiteSavings,
+    pub sites: SiteSavings,
     /// Of a child the bytes in, of a parent the bytes out.
-    pub(crate) load: LinkLoad,
+    pub load: LinkLoad,
     /// Microseconds; 0: not measured.
     round_trip_us: AtomicU64,
     /// Content of tunnels that passed unchanged.
@@ -50,55 +50,55 @@ struct ChunkCounters {
 
 /// What went over a link in one direction in tunnels and in streams of chunks, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LinkContents {
+pub struct LinkContents {
     /// Of tunnels that passed unchanged.
-    pub(crate) opaque: u64,
+    pub opaque: u64,
     /// Content of streams, before it was coded.
-    pub(crate) chunks: Carried,
+    pub chunks: Carried,
     /// What it took on the link, with questions and acknowledgements of the other direction.
-    pub(crate) coded: u64,
+    pub coded: u64,
 }
 
 impl LinkContents {
     /// Content that did not have to be sent.
-    pub(crate) fn saved(&self) -> u64 {
+    pub fn saved(&self) -> u64 {
         let content = self.chunks.literal + self.chunks.referred;
         content.saturating_sub(self.coded)
     }
 }
 
 /// Directions, as indices of what is counted of both.
-pub(crate) const IN: usize = 0;
+pub const IN: usize = 0;
 /// See [`IN`].
-pub(crate) const OUT: usize = 1;
+pub const OUT: usize = 1;
 
 /// A request or a tunnel on a link, counted as open until it is dropped.
 #[derive(Debug)]
-pub(crate) struct OpenStream(Arc<LinkCounters>);
+pub struct OpenStream(Arc<LinkCounters>);
 
 /// A tunnel that this side carries, counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct OpenTunnel(Arc<LinkCounters>);
+pub struct OpenTunnel(Arc<LinkCounters>);
 
 impl LinkCounters {
     /// Notes bytes that the socket has received, with TLS.
-    pub(crate) fn received(&self, bytes: usize) {
+    pub fn received(&self, bytes: usize) {
         self.bytes_in.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Notes bytes that the socket has accepted, with TLS.
-    pub(crate) fn sent(&self, bytes: usize) {
+    pub fn sent(&self, bytes: usize) {
         self.bytes_out.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Notes content of a tunnel that passes unchanged.
-    pub(crate) fn note_opaque(&self, direction: usize, bytes: usize) {
+    pub fn note_opaque(&self, direction: usize, bytes: usize) {
         self.opaque[direction].fetch_add(bytes as u64, Relaxed);
     }
 
     /// Notes what a stream in chunks has carried since `before`, and the bytes that it took on the
     /// link, both in and out.
-    pub(crate) fn note_chunks(&self, before: &[Carried; 2], now: &[Carried; 2], coded: [u64; 2]) {
+    pub fn note_chunks(&self, before: &[Carried; 2], now: &[Carried; 2], coded: [u64; 2]) {
         for (direction, counters) in self.chunks.iter().enumerate() {
             let (before, now) = (&before[direction], &now[direction]);
             for (counter, bytes) in [
@@ -113,7 +113,7 @@ impl LinkCounters {
     }
 
     /// What was received in tunnels and streams of chunks, and what was sent.
-    pub(crate) fn contents(&self) -> [LinkContents; 2] {
+    pub fn contents(&self) -> [LinkContents; 2] {
         [IN, OUT].map(|direction| {
             let chunks = &self.chunks[direction];
             LinkContents {
@@ -134,37 +134,37 @@ impl LinkCounters {
     }
 
     /// Notes the time from a PING to its answer, or of a handshake.
-    pub(crate) fn note_round_trip(&self, time: Duration) {
+    pub fn note_round_trip(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.round_trip_us.store(us.max(1), Relaxed);
     }
 
     /// Counts a stream until the result is dropped.
-    pub(crate) fn begin_stream(self: &Arc<Self>) -> OpenStream {
+    pub fn begin_stream(self: &Arc<Self>) -> OpenStream {
         self.streams_begun.fetch_add(1, Relaxed);
         OpenStream(Arc::clone(self))
     }
 
     /// Counts a tunnel until the result is dropped; `None` if there are `most` of them.
-    pub(crate) fn begin_tunnel(self: &Arc<Self>, most: usize) -> Option<OpenTunnel> {
+    pub fn begin_tunnel(self: &Arc<Self>, most: usize) -> Option<OpenTunnel> {
         let fits = |tunnels| (tunnels < most).then_some(tunnels + 1);
         let begun = self.tunnels.fetch_update(Relaxed, Relaxed, fits);
         begun.ok().map(|_| OpenTunnel(Arc::clone(self)))
     }
 
     /// Bytes received, and bytes sent.
-    pub(crate) fn bytes(&self) -> [u64; 2] {
+    pub fn bytes(&self) -> [u64; 2] {
         [&self.bytes_in, &self.bytes_out].map(|bytes| bytes.load(Relaxed))
     }
 
     /// The round trip that was measured last.
-    pub(crate) fn round_trip(&self) -> Option<Duration> {
+    pub fn round_trip(&self) -> Option<Duration> {
         let us = self.round_trip_us.load(Relaxed);
         (us != 0).then(|| Duration::from_micros(us))
     }
 
     /// The fields of a status.
-    pub(crate) fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let [bytes_in, bytes_out] = self.bytes();
         // Ended before begun, so that the difference is never less than nothing.
         let ended = self.streams_ended.load(Relaxed);
@@ -196,7 +196,7 @@ impl LinkCounters {
 
 impl OpenTunnel {
     /// Notes content of it, if it passes unchanged.
-    pub(crate) fn note_opaque(&self, direction: usize, bytes: usize) {
+    pub fn note_opaque(&self, direction: usize, bytes: usize) {
         self.0.note_opaque(direction, bytes);
     }
 }

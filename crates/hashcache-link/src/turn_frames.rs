@@ -28,7 +28,7 @@ use super::turns::{Ack, Turns};
 
 /// The frames of one connection.
 #[derive(Debug)]
-pub(crate) struct TurnFrames {
+pub struct TurnFrames {
     turns: Arc<Turns>,
     sent: Walk,
     received: Walk,
@@ -109,12 +109,12 @@ impl Walk {
 
 impl TurnFrames {
     /// For the side that connects.
-    pub(crate) fn of_client(turns: &Arc<Turns>) -> Self {
+    pub fn of_client(turns: &Arc<Turns>) -> Self {
         Self::new(turns, [PREFACE_BYTES, 0])
     }
 
     /// For the side that accepts.
-    pub(crate) fn of_server(turns: &Arc<Turns>) -> Self {
+    pub fn of_server(turns: &Arc<Turns>) -> Self {
         Self::new(turns, [0, PREFACE_BYTES])
     }
 
@@ -131,12 +131,12 @@ impl TurnFrames {
     }
 
     /// Notes bytes of hyper that the socket has accepted.
-    pub(crate) fn note_sent(&mut self, bytes: &[u8]) {
+    pub fn note_sent(&mut self, bytes: &[u8]) {
         self.sent.advance(bytes, |_, _| ());
     }
 
     /// Notes bytes that were received.
-    pub(crate) fn note_received(&mut self, bytes: &[u8]) {
+    pub fn note_received(&mut self, bytes: &[u8]) {
         let Self {
             received,
             payload,
@@ -155,7 +155,7 @@ impl TurnFrames {
 
     /// Writes what this end has to say, if hyper is between two frames. Called before hyper writes
     /// and when it flushes.
-    pub(crate) fn poll_write_own<S: AsyncWrite + Unpin>(
+    pub fn poll_write_own<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
         cx: &mut Context<'_>,

@@ -29,15 +29,17 @@ use super::pin::Pin;
 /// The key of this box for its links.
 #[derive(Clone)]
 pub struct LinkIdentity {
-    pub(crate) key: Arc<CertifiedKey>,
-    pub(crate) names: NameSecret,
+    /// The key with a certificate that the other box knows by its pin.
+    pub key: Arc<CertifiedKey>,
+    /// Hashes the names that are sent to the other box.
+    pub names: NameSecret,
     pin: Pin,
 }
 
 /// The secret of this box from which the keys for names of chunks are made, one for each child. It
 /// follows from the private key, so it needs no file and outlives a restart.
 #[derive(Clone)]
-pub(crate) struct NameSecret([u8; 32]);
+pub struct NameSecret([u8; 32]);
 
 impl NameSecret {
     fn of(key: &PrivateKeyDer<'_>) -> Self {
@@ -45,7 +47,7 @@ impl NameSecret {
     }
 
     /// The key of the pair of this box and the child with the key `pin`.
-    pub(crate) fn key(&self, pin: &Pin) -> Key {
+    pub fn key(&self, pin: &Pin) -> Key {
         // All parts have a fixed length.
         let hash = sha256(&[NAMES_LABEL, &self.0, &pin.bytes()].concat());
         Key(std::array::from_fn(|at| hash[at]))
@@ -198,7 +200,7 @@ impl LinkIdentity {
     ///
     /// # Errors
     /// There is none, it is damaged, or it is a file that other users can read or own.
-    pub(crate) fn find(directory: Option<&Path>) -> Result<Self, LinkIdentityError> {
+    pub fn find(directory: Option<&Path>) -> Result<Self, LinkIdentityError> {
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
         Self::find_in(credentials.as_deref(), directory)
     }

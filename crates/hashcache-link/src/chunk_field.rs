@@ -15,16 +15,16 @@ use http::{HeaderMap, HeaderValue};
 
 /// What one end says about a stream in chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ChunkField {
+pub struct ChunkField {
     /// Content that this end is ready to receive before it acknowledges it, bytes.
-    pub(crate) window: u64,
+    pub window: u64,
     /// The key for names of chunks; only a parent sends one.
-    pub(crate) key: Option<Key>,
+    pub key: Option<Key>,
 }
 
 impl ChunkField {
     /// The field among `fields`; `None` if it is missing, of another version, or not understood.
-    pub(crate) fn of(fields: &HeaderMap) -> Option<Self> {
+    pub fn of(fields: &HeaderMap) -> Option<Self> {
         let mut values = fields.get_all(HASHCACHE_LINK).iter();
         let value = values.next()?.to_str().ok()?;
         if values.next().is_some() {
@@ -46,7 +46,7 @@ impl ChunkField {
     }
 
     /// The field as it is sent.
-    pub(crate) fn to_value(self) -> HeaderValue {
+    pub fn to_value(self) -> HeaderValue {
         let key = self.key.map(|key| STANDARD.encode(key.0));
         let key = key.map(|key| format!(", key=:{key}:")).unwrap_or_default();
         let text = format!("v={VERSION}, chunks, window={}{key}", self.window);

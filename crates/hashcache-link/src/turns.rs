@@ -35,7 +35,7 @@ use super::CONNECTION_MAX;
 
 /// The accounts of one connection, for both directions.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub struct Turns {
     /// What the other side may have unread here, bytes.
     window: u32,
     numbers: AtomicU64,
@@ -105,7 +105,7 @@ pub(crate) enum Ack {
 
 impl Turns {
     /// For a connection with this receive window.
-    pub(crate) fn new(window: u32) -> Arc<Self> {
+    pub fn new(window: u32) -> Arc<Self> {
         Arc::new(Self {
             window,
             numbers: AtomicU64::new(0),
@@ -128,7 +128,7 @@ impl Turns {
     }
 
     /// Content of a request or of its response that this end sends.
-    pub(crate) fn send(self: &Arc<Self>, turn: LinkTurn) -> SendTurn {
+    pub fn send(self: &Arc<Self>, turn: LinkTurn) -> SendTurn {
         let mut sending = self.sending();
         // A child that uses a number twice gets the second stream without turns.
         let is_new = sending.window.is_some() && !sending.streams.contains_key(&turn.number);
@@ -153,7 +153,7 @@ impl Turns {
     }
 
     /// Content of a request or of its response that this end reads.
-    pub(crate) fn read(self: &Arc<Self>, turn: LinkTurn) -> ReadTurn {
+    pub fn read(self: &Arc<Self>, turn: LinkTurn) -> ReadTurn {
         ReadTurn {
             turns: Arc::clone(self),
             number: turn.number,
@@ -375,7 +375,7 @@ impl SentStream {
 
 /// Content that this end sends, in one stream. Dropped at its end.
 #[derive(Debug)]
-pub(crate) struct SendTurn {
+pub struct SendTurn {
     turns: Arc<Turns>,
     /// `None`: it waits for no turn.
     number: Option<u64>,
@@ -383,7 +383,7 @@ pub(crate) struct SendTurn {
 
 impl SendTurn {
     /// Ready when the next piece of content may be sent.
-    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<()> {
+    pub fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         let Some(number) = self.number else {
             return Poll::Ready(());
         };
@@ -403,7 +403,7 @@ impl SendTurn {
 
     /// The largest piece to be sent in one turn, bytes. A larger one would fill the share of its
     /// client, or the window, at once.
-    pub(crate) fn piece_max(&self) -> usize {
+    pub fn piece_max(&self) -> usize {
         let window = self.number.and_then(|_| self.turns.sending().window);
         let most = window.map(|window| (window / PIECE_PART).max(PIECE_MIN));
         most.map_or(usize::MAX, |most| {
@@ -412,7 +412,7 @@ impl SendTurn {
     }
 
     /// Notes that `bytes` of content, at most [`SendTurn::piece_max`], were sent.
-    pub(crate) fn sent(&self, bytes: usize) {
+    pub fn sent(&self, bytes: usize) {
         if let Some(number) = self.number.filter(|_| bytes > 0) {
             self.turns.sending().add(number, bytes as u64);
         }
@@ -433,14 +433,14 @@ impl Drop for SendTurn {
 
 /// Content that this end reads, in one stream. Dropped when nothing more will be read.
 #[derive(Debug)]
-pub(crate) struct ReadTurn {
+pub struct ReadTurn {
     turns: Arc<Turns>,
     number: u64,
 }
 
 impl ReadTurn {
     /// Notes that `bytes` of content were read.
-    pub(crate) fn read(&self, bytes: usize) {
+    pub fn read(&self, bytes: usize) {
         if bytes > 0 {
             let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
             self.turns.note_read(self.number, Ack::Bytes(bytes), false);

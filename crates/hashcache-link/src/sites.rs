@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 /// Bytes of content and of frames, by host.
 #[derive(Debug, Default)]
-pub(crate) struct SiteSavings(Mutex<HashMap<Box<str>, Bytes>>);
+pub struct SiteSavings(Mutex<HashMap<Box<str>, Bytes>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bytes {
@@ -32,7 +32,7 @@ impl Bytes {
 
 impl SiteSavings {
     /// Notes a response of `host`.
-    pub(crate) fn note(&self, host: &str, totals: Totals) {
+    pub fn note(&self, host: &str, totals: Totals) {
         if host.len() > HOST_BYTES_MAX || totals.content_bytes == 0 {
             return;
         }

@@ -29,15 +29,18 @@ use super::sent_to::SentTo;
 
 /// The link listener of the configuration in effect.
 #[derive(Debug)]
-pub(crate) struct LinkServer {
-    pub(crate) config: Arc<ServerConfig>,
-    pub(crate) children: Vec<Pin>,
-    pub(crate) names: NameSecret,
+pub struct LinkServer {
+    /// TLS: our key, and the pins of the children.
+    pub config: Arc<ServerConfig>,
+    /// The pins of the children.
+    pub children: Vec<Pin>,
+    /// Hashes the names that children send.
+    pub names: NameSecret,
 }
 
 /// All connections of the link listener.
 #[derive(Debug, Default)]
-pub(crate) struct Children {
+pub struct Children {
     connections: Mutex<Connections>,
     pages: OnceLock<PageObjects>,
 }
@@ -72,7 +75,7 @@ struct Child {
 
 /// An entry of a connection; removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub struct Entered {
     list: Arc<Children>,
     number: u64,
     displaced: Arc<Notify>,
@@ -86,7 +89,7 @@ impl Children {
     }
 
     /// Enters a connection from `address` that has not shown a key yet.
-    pub(crate) fn enter_stranger(self: &Arc<Self>, address: IpAddr) -> Entered {
+    pub fn enter_stranger(self: &Arc<Self>, address: IpAddr) -> Entered {
         let mut connections = self.connections();
         while connections.strangers.len() >= STRANGERS_MAX {
             connections.displace_stranger();
@@ -101,7 +104,7 @@ impl Children {
     }
 
     /// Enters the connection of a child, and returns its counters.
-    pub(crate) fn enter_child(
+    pub fn enter_child(
         self: &Arc<Self>,
         pin: Pin,
         address: SocketAddr,
@@ -133,7 +136,7 @@ impl Children {
 
     /// What was sent to the child with the key `pin`, one of `children`; `None` without memory for
     /// that.
-    pub(crate) fn sent_to(&self, pin: Pin, cache: &Cache, children: usize) -> Option<Arc<SentTo>> {
+    pub fn sent_to(&self, pin: Pin, cache: &Cache, children: usize) -> Option<Arc<SentTo>> {
         let mut connections = self.connections();
         if let Some(sent) = connections.sent.get(&pin) {
             return Some(Arc::clone(sent));
@@ -144,7 +147,7 @@ impl Children {
     }
 
     /// Which objects the pages have that were asked for here; `None` without memory for that.
-    pub(crate) fn pages(&self, cache: &Cache) -> Option<&PageObjects> {
+    pub fn pages(&self, cache: &Cache) -> Option<&PageObjects> {
         if let Some(pages) = self.pages.get() {
             return Some(pages);
         }
@@ -153,7 +156,7 @@ impl Children {
     }
 
     /// Whether a request of another client for `object` is waited for, to name it to children.
-    pub(crate) fn take_awaited(&self, object: &Target) -> bool {
+    pub fn take_awaited(&self, object: &Target) -> bool {
         let pages = self.pages.get();
         pages.is_some_and(|pages| pages.take_awaited(object))
     }
@@ -168,7 +171,7 @@ impl Children {
     }
 
     /// Ends the connections of children whose pins are not among `pins`.
-    pub(crate) fn keep_only(&self, pins: &[Pin]) {
+    pub fn keep_only(&self, pins: &[Pin]) {
         let mut connections = self.connections();
         connections.sent.retain(|pin, _| pins.contains(pin));
         let removed = |child: &mut Child| !pins.contains(&child.pin);
@@ -178,7 +181,7 @@ impl Children {
     }
 
     /// The children that were seen since the start, by pin: whether one is connected, and counters.
-    pub(crate) fn seen(&self) -> Vec<(Pin, bool, Arc<LinkCounters>)> {
+    pub fn seen(&self) -> Vec<(Pin, bool, Arc<LinkCounters>)> {
         let connections = self.connections();
         let is_up = |pin: &Pin| connections.children.iter().any(|child| child.pin == *pin);
         let mut seen: Vec<_> = connections
@@ -191,7 +194,7 @@ impl Children {
     }
 
     /// What operators see of each of `pins`; times are seconds since 1970.
-    pub(crate) fn to_json(&self, pins: &[Pin]) -> Value {
+    pub fn to_json(&self, pins: &[Pin]) -> Value {
         let connections = self.connections();
         let shown = pins.iter().map(|pin| {
             let counters = connections.counters.get(pin);
@@ -228,7 +231,7 @@ impl Connections {
 
 impl Entered {
     /// Resolves when the connection must end to make room for another one.
-    pub(crate) async fn displaced(&self) {
+    pub async fn displaced(&self) {
         self.displaced.notified().await;
     }
 }

@@ -25,7 +25,7 @@ use super::pin::Pin;
 
 /// The tables of all pairs, by the pin of the other box.
 #[derive(Debug, Default)]
-pub(crate) struct ChunkTables {
+pub struct ChunkTables {
     pairs: Mutex<HashMap<Pin, Pair>>,
     path: Option<PathBuf>,
     /// What the tables had entered when they were written last. One writer at a time.
@@ -44,7 +44,7 @@ struct Pair {
 impl ChunkTables {
     /// The tables of `pins` in the file at `path`. What cannot be read, or has no room in the
     /// budget, is empty.
-    pub(crate) fn load(path: Option<PathBuf>, pins: &[Pin], cache: &Cache) -> Self {
+    pub fn load(path: Option<PathBuf>, pins: &[Pin], cache: &Cache) -> Self {
         let mut pairs = HashMap::new();
         if let Some(path) = &path {
             // A missing file is the usual case, and a damaged one costs bytes on the link.
@@ -63,7 +63,7 @@ impl ChunkTables {
 
     /// The table of the pair with the box `pin` under `key`. Without memory, one that remembers
     /// nothing.
-    pub(crate) fn of(&self, pin: Pin, key: Key, cache: &Cache) -> Arc<Known> {
+    pub fn of(&self, pin: Pin, key: Key, cache: &Cache) -> Arc<Known> {
         let mut pairs = self.pairs();
         if let Some(pair) = pairs.get_mut(&pin) {
             if pair.key != key {
@@ -88,12 +88,12 @@ impl ChunkTables {
     }
 
     /// Forgets the boxes that are not among `pins`.
-    pub(crate) fn keep_only(&self, pins: &[Pin]) {
+    pub fn keep_only(&self, pins: &[Pin]) {
         self.pairs().retain(|pin, _| pins.contains(pin));
     }
 
     /// Writes the tables from time to time, so that a power cut does not lose all of them.
-    pub(crate) async fn keep(self: Arc<Self>) {
+    pub async fn keep(self: Arc<Self>) {
         loop {
             tokio::time::sleep(KEEP_EVERY).await;
             let tables = Arc::clone(&self);
@@ -109,7 +109,7 @@ impl ChunkTables {
     ///
     /// # Errors
     /// Those of the file.
-    pub(crate) fn persist(&self) -> io::Result<()> {
+    pub fn persist(&self) -> io::Result<()> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         // Streams that begin meanwhile do not wait for the disk.
         let pairs: Vec<_> = self

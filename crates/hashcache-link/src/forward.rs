@@ -15,7 +15,7 @@ pub struct LinkForward {
     /// Where programs connect to: loopback, unless another address is written.
     pub listen: SocketAddr,
     /// What the parent connects them to.
-    pub(crate) to: Authority,
+    pub to: Authority,
 }
 
 /// Why a text is no [`LinkForward`].

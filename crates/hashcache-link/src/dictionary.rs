@@ -23,23 +23,24 @@ use super::counters::LinkCounters;
 
 /// A stored object and the digest of its content.
 #[derive(Clone)]
-pub(crate) struct StoredContent {
+pub struct StoredContent {
     hit: Hit,
     /// If it is stored in pages.
     pages: Option<PageTable>,
-    pub(crate) digest: Digest,
+    /// The SHA-256 of its content.
+    pub digest: Digest,
     /// Its length, bytes.
-    pub(crate) length: u64,
+    pub length: u64,
 }
 
 impl StoredContent {
     /// The content of `hit`, if it may be a dictionary; `stored` is its metadata.
-    pub(crate) fn of(hit: &Hit, stored: &StoredResponse) -> Option<Self> {
+    pub fn of(hit: &Hit, stored: &StoredResponse) -> Option<Self> {
         Self::with(hit, stored.digest?, stored.pages.clone())
     }
 
     /// The content that was kept under this digest.
-    pub(crate) fn kept(hit: &Hit, digest: Digest) -> Option<Self> {
+    pub fn kept(hit: &Hit, digest: Digest) -> Option<Self> {
         let pages = match hit.metadata().is_empty() {
             true => None,
             false => Some(PageTable::decode(hit.metadata())?.0),
@@ -61,7 +62,7 @@ impl StoredContent {
     }
 
     /// The content stored under `name`, if its digest is this one.
-    pub(crate) async fn find(cache: &Cache, name: &[u8], digest: Digest) -> Option<Self> {
+    pub async fn find(cache: &Cache, name: &[u8], digest: Digest) -> Option<Self> {
         let hit = hashcache_store::find(cache, name).await?;
         let stored = StoredResponse::decode(hit.metadata())?;
         (stored.digest == Some(digest)).then(|| Self::of(&hit, &stored))?
@@ -73,7 +74,7 @@ impl StoredContent {
     }
 
     /// Memory of reading it, bytes, beside what is given out.
-    pub(crate) fn reading_bytes(&self) -> u64 {
+    pub fn reading_bytes(&self) -> u64 {
         match &self.pages {
             Some(_) => PAGE_READER_BYTES,
             None => 0,
@@ -81,7 +82,7 @@ impl StoredContent {
     }
 
     /// It as it is stored: metadata for [`Self::kept`], the length and a reader.
-    pub(crate) fn to_keep(&self) -> Option<(Bytes, u64, ContentReader)> {
+    pub fn to_keep(&self) -> Option<(Bytes, u64, ContentReader)> {
         let mut metadata = Vec::new();
         self.pages
             .iter()
@@ -102,7 +103,7 @@ impl std::fmt::Debug for StoredContent {
 }
 
 /// Reads stretches of a dictionary.
-pub(crate) struct DictionaryReader {
+pub struct DictionaryReader {
     content: StoredContent,
     counters: Arc<LinkCounters>,
     /// Since when a read is waited for.
@@ -111,7 +112,8 @@ pub(crate) struct DictionaryReader {
 }
 
 impl DictionaryReader {
-    pub(crate) fn new(content: StoredContent, counters: Arc<LinkCounters>) -> Self {
+    /// Reads `content`, and counts in `counters` what became of it.
+    pub fn new(content: StoredContent, counters: Arc<LinkCounters>) -> Self {
         Self {
             content,
             counters,
@@ -121,7 +123,7 @@ impl DictionaryReader {
     }
 
     /// Bytes from the beginning of `wanted`; `None`: they are gone.
-    pub(crate) fn poll_read(
+    pub fn poll_read(
         &mut self,
         context: &mut Context<'_>,
         wanted: Range<u64>,
@@ -150,4 +152,4 @@ impl DictionaryReader {
 /// What one read of the engine brings, bytes.
 const SPAN_BYTES: u64 = 256 << 10;
 /// A shorter dictionary saves nothing, bytes.
-pub(crate) const DICTIONARY_BYTES_MIN: u64 = 512;
+pub const DICTIONARY_BYTES_MIN: u64 = 512;

@@ -14,7 +14,7 @@ use hashcache_wan::sent::{Sent, SentObject, Wanted};
 use hashcache_wan::sketch::Sketch;
 
 /// The objects that were sent to one child last.
-pub(crate) struct SentTo {
+pub struct SentTo {
     sent: Mutex<Sent>,
     _memory: Reservation,
 }
@@ -37,19 +37,19 @@ impl SentTo {
     }
 
     /// The object that is probably most similar to the `wanted` one.
-    pub(crate) fn find(&self, sketch: &Sketch, wanted: &Wanted<'_>) -> Option<SentObject> {
+    pub fn find(&self, sketch: &Sketch, wanted: &Wanted<'_>) -> Option<SentObject> {
         self.sent().find(sketch, wanted).cloned()
     }
 
     /// Enters an object that was sent.
-    pub(crate) fn enter(&self, object: SentObject, sketch: &Sketch) {
+    pub fn enter(&self, object: SentObject, sketch: &Sketch) {
         if object.length >= ENTERED_MIN {
             self.sent().insert(object, sketch);
         }
     }
 
     /// Forgets an object that is not stored here any more.
-    pub(crate) fn forget(&self, key: &[u8]) {
+    pub fn forget(&self, key: &[u8]) {
         self.sent().forget(key);
     }
 }

@@ -34,14 +34,16 @@ use super::counters::LinkCounters;
 
 /// Names of other objects in a response, and the link from which they came.
 #[derive(Clone, Debug)]
-pub(crate) struct Hints {
-    pub(crate) related: Related,
-    pub(crate) counters: Arc<LinkCounters>,
+pub struct Hints {
+    /// The names.
+    pub related: Related,
+    /// Counts what becomes of them.
+    pub counters: Arc<LinkCounters>,
 }
 
 /// The objects of the pages that were asked for last.
 #[derive(Debug)]
-pub(crate) struct PageObjects {
+pub struct PageObjects {
     pages: Mutex<Pages>,
     /// Objects that wait for another client, by the hash of each.
     awaited: Box<[AtomicU64]>,
@@ -89,11 +91,13 @@ enum Clients {
 
 /// An object that a client has asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PageObject<'a> {
-    pub(crate) target: &'a Target,
+pub struct PageObject<'a> {
+    /// Its URL.
+    pub target: &'a Target,
     /// Bytes of its content.
-    pub(crate) length: u64,
-    pub(crate) client: Network,
+    pub length: u64,
+    /// The client that has asked.
+    pub client: Network,
 }
 
 impl PageObjects {
@@ -132,7 +136,7 @@ impl PageObjects {
     }
 
     /// Notes that a client has asked for `object` because of `referer`.
-    pub(crate) fn note(&self, referer: &Target, object: &PageObject<'_>, now: Instant) {
+    pub fn note(&self, referer: &Target, object: &PageObject<'_>, now: Instant) {
         let target = object.target;
         if bytes_of(target) > URL_BYTES_MAX || target == referer {
             return;
@@ -166,7 +170,7 @@ impl PageObjects {
 
     /// The objects of `page`, whose content has `length` bytes if that is known: of the latest ones
     /// that were noted as many as may be named, in the order in which they were first asked for.
-    pub(crate) fn of(&self, page: &Target, length: Option<u64>, now: Instant) -> Vec<Target> {
+    pub fn of(&self, page: &Target, length: Option<u64>, now: Instant) -> Vec<Target> {
         let page = self.hash.hash_one(page);
         let mut pages = self.pages();
         if let (Some(length), Some(page)) = (length, pages.of_one.peek_mut(&page)) {

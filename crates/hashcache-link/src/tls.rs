@@ -44,11 +44,7 @@ pub(crate) fn of_child(key: &Arc<CertifiedKey>, pin: Pin) -> Arc<ClientConfig> {
 }
 
 /// The configuration of a parent whose children have the keys `pins`.
-pub(crate) fn of_parent(
-    key: &Arc<CertifiedKey>,
-    pins: &[Pin],
-    clock: &Arc<Clock>,
-) -> Arc<ServerConfig> {
+pub fn of_parent(key: &Arc<CertifiedKey>, pins: &[Pin], clock: &Arc<Clock>) -> Arc<ServerConfig> {
     let time = Arc::new(OurTime(Arc::clone(clock)));
     let config = ServerConfig::builder_with_details(provider(), time)
         .with_protocol_versions(&[&TLS13])
@@ -88,12 +84,12 @@ impl PinnedKeys {
 }
 
 /// Whether the handshake failed because the other side has another key than the pinned one.
-pub(crate) fn is_not_pinned(error: &Error) -> bool {
+pub fn is_not_pinned(error: &Error) -> bool {
     *error == NOT_PINNED.into()
 }
 
 /// Whether the other side has ended the handshake because of our key, or because we have none.
-pub(crate) fn is_refused(error: &Error) -> bool {
+pub fn is_refused(error: &Error) -> bool {
     use AlertDescription as Alert;
     matches!(
         error,

@@ -23,7 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// A byte stream with an end of its own, inside of `S`. Dropped before it is shut down, it is
 /// broken for the other side.
 #[derive(Debug)]
-pub(crate) struct Pieces<S> {
+pub struct Pieces<S> {
     stream: S,
     incoming: Incoming,
     /// What is to be sent before all else, from `sent` on.
@@ -43,7 +43,8 @@ enum Incoming {
 }
 
 impl<S> Pieces<S> {
-    pub(crate) fn new(stream: S) -> Self {
+    /// Reads pieces from `stream`.
+    pub fn new(stream: S) -> Self {
         Self {
             stream,
             incoming: Incoming::Length([0; LENGTH_BYTES], 0),

@@ -19,7 +19,7 @@ use super::named::NamedLookup;
 
 /// How a request uses a link.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum LinkCoding {
+pub enum LinkCoding {
     /// It takes no part.
     #[default]
     Unchanged,
@@ -31,16 +31,16 @@ pub(crate) enum LinkCoding {
 
 /// What the child may decode frames with.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Dictionaries {
+pub struct Dictionaries {
     /// The older version of what is asked for.
-    pub(crate) offered: Option<StoredContent>,
+    pub offered: Option<StoredContent>,
     /// Finds what the parent names; `None`: it may name nothing.
-    pub(crate) named: Option<NamedLookup>,
+    pub named: Option<NamedLookup>,
 }
 
 impl Dictionaries {
     /// What the decoder may be asked to use.
-    pub(crate) fn offer(&self) -> Offer {
+    pub fn offer(&self) -> Offer {
         Offer {
             offered: self.offered.as_ref().map(|content| content.length),
             named_max: match self.named {
@@ -57,14 +57,16 @@ impl Dictionaries {
 
 /// Whether a response for the URL of a request is stored here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoredHere {
+pub enum StoredHere {
+    /// It is.
     Yes,
+    /// It is not.
     No,
 }
 
 impl LinkCoding {
     /// For a request that is safe and has no content.
-    pub(crate) fn of(request: &HeaderMap, stored: StoredHere) -> Self {
+    pub fn of(request: &HeaderMap, stored: StoredHere) -> Self {
         let is_private = request.contains_key(AUTHORIZATION)
             || (request.contains_key(COOKIE) && stored == StoredHere::No);
         let is_bound = RequestDirectives::parse(request).no_transform;
@@ -75,7 +77,7 @@ impl LinkCoding {
     }
 
     /// The same with the offer of an older version.
-    pub(crate) fn offering(mut self, content: Option<StoredContent>) -> Self {
+    pub fn offering(mut self, content: Option<StoredContent>) -> Self {
         if let Self::Frames(dictionaries) = &mut self {
             dictionaries.offered = content;
         }
@@ -83,7 +85,7 @@ impl LinkCoding {
     }
 
     /// The same, if `lookup` is something, with dictionaries that the parent names.
-    pub(crate) fn finding(mut self, lookup: Option<NamedLookup>) -> Self {
+    pub fn finding(mut self, lookup: Option<NamedLookup>) -> Self {
         if let Self::Frames(dictionaries) = &mut self {
             dictionaries.named = lookup;
         }
@@ -91,7 +93,7 @@ impl LinkCoding {
     }
 
     /// What is worth another attempt when frames were of no use; `None`: nothing is.
-    pub(crate) fn next(&self) -> Option<Self> {
+    pub fn next(&self) -> Option<Self> {
         match self {
             Self::Frames(dictionaries) if dictionaries.is_any() => {
                 Some(self.without_dictionaries())
@@ -102,7 +104,7 @@ impl LinkCoding {
     }
 
     /// The same without dictionaries.
-    pub(crate) fn without_dictionaries(&self) -> Self {
+    pub fn without_dictionaries(&self) -> Self {
         match self {
             Self::Frames(_) => Self::Frames(Dictionaries::default()),
             other => other.clone(),
@@ -110,7 +112,7 @@ impl LinkCoding {
     }
 
     /// The same without frames.
-    pub(crate) fn in_plain(&self) -> Self {
+    pub fn in_plain(&self) -> Self {
         match self {
             Self::Unchanged => Self::Unchanged,
             Self::Identity | Self::Frames(_) => Self::Identity,
@@ -119,7 +121,7 @@ impl LinkCoding {
 
     /// Sets the fields of a request to the parent. One with Authorization has nothing to do with
     /// hints.
-    pub(crate) fn prepare(&self, request: &mut HeaderMap, hints: HintUse) {
+    pub fn prepare(&self, request: &mut HeaderMap, hints: HintUse) {
         request.remove(HASHCACHE_LINK);
         let hints = match request.contains_key(AUTHORIZATION) {
             true => HintUse::None,

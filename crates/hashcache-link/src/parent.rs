@@ -38,11 +38,13 @@ use super::{STREAMS, tls, tunnels_of};
 
 /// The link to one parent.
 #[derive(Debug)]
-pub(crate) struct ParentLink {
-    pub(crate) config: Arc<ClientConfig>,
-    pub(crate) counters: Arc<LinkCounters>,
+pub struct ParentLink {
+    /// TLS: our key, and the pin of the parent.
+    pub config: Arc<ClientConfig>,
+    /// What is counted of this link.
+    pub counters: Arc<LinkCounters>,
     /// What became of the dictionaries that the parent has named.
-    pub(crate) named: NamedResults,
+    pub named: NamedResults,
     /// The pins of both sides: a link with another one is another link.
     pins: [Pin; 2],
     state: Mutex<State>,
@@ -87,46 +89,54 @@ struct OpenLink {
 
 /// A connection that the parent has accepted.
 #[derive(Debug)]
-pub(crate) struct NewConnection {
-    pub(crate) sender: SendRequest<LinkContent>,
-    pub(crate) address: SocketAddr,
+pub struct NewConnection {
+    /// Sends requests on it.
+    pub sender: SendRequest<LinkContent>,
+    /// The address of the parent.
+    pub address: SocketAddr,
     /// How many streams the parent allows.
-    pub(crate) streams: usize,
-    pub(crate) turns: Arc<Turns>,
+    pub streams: usize,
+    /// The turns of its clients.
+    pub turns: Arc<Turns>,
 }
 
 /// What a stream is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StreamUse {
+pub enum StreamUse {
+    /// A request and its response.
     Request,
+    /// The bytes of a CONNECT.
     Tunnel,
 }
 
 /// One request or tunnel on the connection.
 #[derive(Debug)]
-pub(crate) struct LinkStream {
-    pub(crate) sender: SendRequest<LinkContent>,
-    pub(crate) address: SocketAddr,
+pub struct LinkStream {
+    /// Sends the request.
+    pub sender: SendRequest<LinkContent>,
+    /// The address of the parent.
+    pub address: SocketAddr,
     /// The connection, for [`ParentLink::retire`].
-    pub(crate) number: u64,
-    pub(crate) place: StreamPlace,
+    pub number: u64,
+    /// Its place among the streams of the link.
+    pub place: StreamPlace,
     /// Says whose request it is.
-    pub(crate) turn: LinkTurn,
+    pub turn: LinkTurn,
     /// For content of the parent.
-    pub(crate) reading: ReadTurn,
+    pub reading: ReadTurn,
     turns: Arc<Turns>,
 }
 
 impl LinkStream {
     /// For content to the parent.
-    pub(crate) fn sending(&self) -> SendTurn {
+    pub fn sending(&self) -> SendTurn {
         self.turns.send(self.turn)
     }
 }
 
 /// The place of a stream on the connection; free again when dropped.
 #[derive(Debug)]
-pub(crate) struct StreamPlace {
+pub struct StreamPlace {
     _counted: OpenStream,
     _place: OwnedSemaphorePermit,
     _for_tunnel: Option<OwnedSemaphorePermit>,
@@ -141,7 +151,7 @@ impl PartialEq for ParentLink {
 
 impl ParentLink {
     /// The link of the box with the key of `identity` to the parent with the key `pin`.
-    pub(crate) fn new(identity: &LinkIdentity, pin: Pin) -> Self {
+    pub fn new(identity: &LinkIdentity, pin: Pin) -> Self {
         Self {
             config: tls::of_child(&identity.key, pin),
             counters: Arc::default(),
@@ -159,7 +169,7 @@ impl ParentLink {
     }
 
     /// The pin of the parent.
-    pub(crate) fn pin(&self) -> Pin {
+    pub fn pin(&self) -> Pin {
         self.pins[1]
     }
 
@@ -182,7 +192,7 @@ impl ParentLink {
     }
 
     /// Whether the connection is open.
-    pub(crate) fn is_up(&self) -> bool {
+    pub fn is_up(&self) -> bool {
         self.state().is_open()
     }
 
@@ -191,7 +201,7 @@ impl ParentLink {
     ///
     /// # Errors
     /// The attempt to connect has failed, or the time is over.
-    pub(crate) async fn stream(
+    pub async fn stream(
         &self,
         what: StreamUse,
         client: Option<&Share>,
@@ -274,7 +284,7 @@ impl ParentLink {
     }
 
     /// Uses the connection `number` for no more streams; those that have begun go on.
-    pub(crate) fn retire(&self, number: u64) {
+    pub fn retire(&self, number: u64) {
         let mut state = self.state();
         if state.number == number {
             state.open = None;
@@ -287,14 +297,14 @@ impl ParentLink {
 
     /// Resolves when the connection `number` is retired. It may stay open for long then: its last
     /// stream may be a large transfer.
-    pub(crate) async fn retired(&self, number: u64) {
+    pub async fn retired(&self, number: u64) {
         let mut retired = self.retired.subscribe();
         // The sender is a part of this link, so it cannot be gone.
         let _ = retired.wait_for(|retired| *retired >= number).await;
     }
 
     /// From now on streams are on this connection. Returns its number.
-    pub(crate) fn opened(&self, connection: NewConnection, since: UnixTime) -> u64 {
+    pub fn opened(&self, connection: NewConnection, since: UnixTime) -> u64 {
         let NewConnection {
             sender,
             address,
@@ -324,7 +334,7 @@ impl ParentLink {
     }
 
     /// Notes that an attempt to connect has failed.
-    pub(crate) fn failed(&self, failure: Failure) {
+    pub fn failed(&self, failure: Failure) {
         let mut state = self.state();
         state.open = None;
         state.failed = Some((failure, Instant::now()));
@@ -334,7 +344,7 @@ impl ParentLink {
 
     /// Resolves when it is time for the next attempt to connect: after `pause`, or when a request
     /// needs the link.
-    pub(crate) async fn pause(&self, pause: Duration) {
+    pub async fn pause(&self, pause: Duration) {
         // Requests that came before have heard of the failure: they are no reason to hurry.
         tokio::select! {
             biased;
@@ -349,7 +359,7 @@ impl ParentLink {
     }
 
     /// What operators see; times are seconds since 1970.
-    pub(crate) fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> Value {
         let mut shown = self.counters.to_json();
         let state = self.state();
         let open = state.open.as_ref().filter(|_| state.is_open());
@@ -392,7 +402,7 @@ impl State {
 }
 
 /// What an operator can do about a failure to connect.
-pub(crate) fn advice(failure: &Failure) -> &'static str {
+pub fn advice(failure: &Failure) -> &'static str {
     match failure {
         Failure::Link(fault) => fault.advice(),
         Failure::NameNotFound | Failure::NameError | Failure::NameTimeout(_) => {

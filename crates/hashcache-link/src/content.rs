@@ -18,15 +18,18 @@ pub(crate) type ContentError = Box<dyn Error + Send + Sync>;
 
 /// What the sender of content says.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub enum Piece {
+    /// Content, or trailers.
     Frame(Frame<Bytes>),
+    /// The client's content broke off.
     Failed(ContentError),
+    /// The content is complete.
     End,
 }
 
 /// The content of a request, as hyper sees it.
 #[derive(Debug, Default)]
-pub(crate) struct LinkContent(Option<Streamed>);
+pub struct LinkContent(Option<Streamed>);
 
 #[derive(Debug)]
 struct Streamed {
@@ -38,15 +41,16 @@ struct Streamed {
 
 /// The other end of a [`LinkContent`].
 #[derive(Debug)]
-pub(crate) struct ContentSender {
-    pub(crate) pieces: mpsc::Sender<Piece>,
+pub struct ContentSender {
+    /// For the pieces of the content.
+    pub pieces: mpsc::Sender<Piece>,
     /// An error means that no frame will be wanted.
-    pub(crate) wanted: oneshot::Receiver<()>,
+    pub wanted: oneshot::Receiver<()>,
 }
 
 impl LinkContent {
     /// Content that arrives while it is polled, and its sender.
-    pub(crate) fn streamed() -> (Self, ContentSender) {
+    pub fn streamed() -> (Self, ContentSender) {
         let (sender, pieces) = mpsc::channel(1);
         let (want, wanted) = oneshot::channel();
         let streamed = Streamed {

@@ -27,7 +27,7 @@ pub struct PinError;
 
 impl Pin {
     /// The pin of the key in `certificate`; `None` if that is no certificate.
-    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+    pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let certificate = ParsedCertificate::try_from(certificate).ok()?;
         Some(Self(sha256(&certificate.subject_public_key_info())))
     }
@@ -43,7 +43,7 @@ impl Pin {
     }
 
     /// Some of its bits, to tell children apart.
-    pub(crate) fn number(&self) -> u128 {
+    pub fn number(&self) -> u128 {
         let mut half = [0; 16];
         half.copy_from_slice(&self.0[..16]);
         u128::from_be_bytes(half)
