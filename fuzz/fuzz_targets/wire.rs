@@ -5,9 +5,9 @@
 
 use libfuzzer_sys::fuzz_target;
 
-/// The part of the proxy's `wire` that does no I/O, straight from its source.
-#[expect(dead_code, reason = "the rest of `wire` uses more of it")]
-#[path = "../../crates/hashcache-proxy/src/wire"]
+/// The part of `hashcache-wire` that does no I/O, straight from its source.
+#[expect(dead_code, reason = "the rest of the crate uses more of it")]
+#[path = "../../crates/hashcache-wire/src"]
 mod wire {
     mod chunked;
     mod cuts;

@@ -17,6 +17,7 @@ use hashcache_base::share::{Allowance, ShareReservation};
 use hashcache_http::{Authority, Host, Scheme, Space};
 use hashcache_link::pin::Pin as KeyPin;
 use hashcache_link::sent_to::SentTo;
+use hashcache_wire::{Ending, Http2Kind, Protocol, Socket};
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -27,14 +28,13 @@ use crate::intercept::{InterceptKind, SELF_TEST_HOST};
 use crate::peer::{Peer, PeerMisses};
 use crate::upstream::announced::ClientEnds;
 use crate::upstream::pinned::Pins;
-use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::{LiveSettings, Worker};
 
 /// One client's connection, as its requests see it; in HTTP/2, one stream of it.
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) worker: Rc<Worker>,
-    pub(crate) cell: Rc<wire::Cell>,
+    pub(crate) cell: Rc<hashcache_wire::Cell>,
     /// The client's share of memory and connections.
     pub(crate) allowance: Allowance,
     pub(crate) client: SocketAddr,

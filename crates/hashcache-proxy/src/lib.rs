@@ -7,7 +7,6 @@ mod settings;
 
 // From the socket to a request.
 mod server;
-mod wire;
 mod worker;
 
 // From a request to its response.

@@ -34,6 +34,7 @@ use hashcache_link::children::{Children, LinkServer};
 use hashcache_link::chunk_tables::ChunkTables;
 use hashcache_link::pin::Pin;
 use hashcache_wan::pages::Packer;
+use hashcache_wire::Ending;
 use http::HeaderMap;
 
 use crate::access_log::WorkerLog;
@@ -53,7 +54,6 @@ use crate::site::encode::EncodeBudget;
 use crate::site::live::LiveSites;
 use crate::summary::Summary;
 use crate::upstream::{self, Destinations, Upstream};
-use crate::wire::Ending;
 
 /// State that all cores share and no reload changes.
 pub(crate) struct Common {

@@ -24,9 +24,10 @@ const SIM: &str = "hashcache-sim";
 const STORE: &str = "hashcache-store";
 const TESTKIT: &str = "hashcache-testkit";
 const WAN: &str = "hashcache-wan";
+const WIRE: &str = "hashcache-wire";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 16] = [
+const ARROWS: [Row; 17] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -96,10 +97,16 @@ const ARROWS: [Row; 16] = [
         uses: &[BASE, ENGINE, HTTP, STORE, WAN],
         tests_use: &[BASE],
     },
+    // Tunnels of a link are streams of its connection.
+    Row {
+        name: WIRE,
+        uses: &[BASE, HTTP, LINK],
+        tests_use: &[BASE, ENGINE],
+    },
     // Its tests use the clocks and certificates for tests, a feature of the base.
     Row {
         name: PROXY,
-        uses: &[ACCESS, BASE, ENGINE, HTTP, LINK, PEERS, STORE, WAN],
+        uses: &[ACCESS, BASE, ENGINE, HTTP, LINK, PEERS, STORE, WAN, WIRE],
         tests_use: &[BASE, TESTKIT],
     },
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.

@@ -174,12 +174,12 @@ const OF_ONE: &[(&str, &[&str])] = &[
         &["COPIED_MAX", "PARTS_MAX"],
     ),
     ("hashcache-proxy/src/upstream/proxied.rs", &["HEAD_MAX"]),
-    ("hashcache-proxy/src/wire/cell.rs", &["INTERIM_MAX"]),
+    ("hashcache-wire/src/cell.rs", &["INTERIM_MAX"]),
     (
-        "hashcache-proxy/src/wire/http2/interim.rs",
+        "hashcache-wire/src/http2/interim.rs",
         &["PREFIX", "QUEUE_MAX"],
     ),
-    ("hashcache-proxy/src/wire/stream.rs", &["HELD_FREE"]),
+    ("hashcache-wire/src/stream.rs", &["HELD_FREE"]),
 ];
 
 /// Crates that know no clients, or are not part of the proxy. The engine's limits are in the

@@ -20,6 +20,7 @@ use hashcache_base::failure::Failure;
 use hashcache_base::share::ShareReservation;
 use hashcache_base::task::spawn_local;
 use hashcache_http::{Authority, Host, RequestTarget, Scheme, UnixTime};
+use hashcache_wire::{INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};
 use http::header::{USER_AGENT, VIA};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::sync::oneshot;
@@ -36,7 +37,6 @@ use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason,
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::upstream::Unverified;
 use crate::upstream::channel::Channel;
-use crate::wire::{self, INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};
 use crate::worker::{LiveSettings, Worker};
 
 /// A CONNECT that may be intercepted, as far as the host name tells.
@@ -509,7 +509,7 @@ impl Intercepted {
         let worker = &connection.worker;
         let intercepted = Rc::clone(&self.intercepted);
         let inside = Connection {
-            cell: wire::Cell::within(&connection.allowance, INTERCEPTED_BYTES),
+            cell: hashcache_wire::Cell::within(&connection.allowance, INTERCEPTED_BYTES),
             scheme: Scheme::Https,
             intercepted: Some(self.intercepted),
             ..connection.clone()

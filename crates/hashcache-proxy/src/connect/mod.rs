@@ -19,6 +19,7 @@ use hashcache_base::net::address::check_connect_port;
 use hashcache_base::task::spawn_local;
 use hashcache_http::{Authority, HASHCACHE_LINK};
 use hashcache_link::chunk_field::ChunkField;
+use hashcache_wire::Http2Kind;
 use http::{HeaderMap, Version};
 
 use self::chunked::{ChunkPair, Ended, Moved};
@@ -30,7 +31,6 @@ use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::permission::Permission;
 use crate::upstream::Upgrade;
 use crate::upstream::channel::Channel;
-use crate::wire::Http2Kind;
 
 /// Connects first, so that the client gets an error response if that fails. Then answers 200 with
 /// these fields and forwards bytes.

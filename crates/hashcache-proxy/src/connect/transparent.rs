@@ -18,6 +18,7 @@ use hashcache_access::AccessAction;
 use hashcache_access::quota::RequestLimits;
 use hashcache_base::failure::Failure;
 use hashcache_http::{Authority, Host};
+use hashcache_wire::Socket;
 use http::{HeaderMap, Method, Version};
 
 use super::dial::{self, Destination};
@@ -29,7 +30,6 @@ use crate::intercept::client_hello::ParsedHello;
 use crate::intercept::peek::peek;
 use crate::log_entry::TunnelEntryBuilder;
 use crate::permission::{self, Permission};
-use crate::wire::Socket;
 
 /// Serves a connection whose client had connected to `address`.
 pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: SocketAddr) {

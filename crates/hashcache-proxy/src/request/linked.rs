@@ -24,6 +24,7 @@ use hashcache_store::StoredResponse;
 use hashcache_wan::digest::Digest;
 use hashcache_wan::memory::encoder_bytes;
 use hashcache_wan::sketch::{ASKED_BYTES, Sketcher};
+use hashcache_wire::Http2Kind;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, VARY};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as _;
@@ -36,7 +37,6 @@ use super::page_object::page_of;
 use crate::connection::Connection;
 use crate::fetch::counters::ByteCount;
 use crate::upstream::pinned::LinkedLogin;
-use crate::wire::Http2Kind;
 
 /// A request of a child that reads frames or takes part in hints.
 #[derive(Debug)]

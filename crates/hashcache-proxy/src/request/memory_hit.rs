@@ -21,6 +21,9 @@ use hashcache_http::{
     parse_target,
 };
 use hashcache_store::StoredView;
+use hashcache_wire::{
+    self, FREE_BYTES, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, ResponseHead,
+};
 use http::{Method, StatusCode};
 use tokio::time::Instant;
 
@@ -36,9 +39,6 @@ use crate::reuse::reuse_stored;
 use crate::site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
 use crate::site::live::ORIGIN;
 use crate::site::spec::Grace;
-use crate::wire::{
-    self, FREE_BYTES, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, ResponseHead,
-};
 
 /// Answers the plain requests of one connection.
 pub(crate) struct MemoryHits {
@@ -47,7 +47,7 @@ pub(crate) struct MemoryHits {
 
 impl MemoryHits {
     /// `None`: nothing on this connection may be answered in this way.
-    pub(crate) fn of(connection: &Rc<Connection>) -> Option<Rc<dyn wire::MemoryHits>> {
+    pub(crate) fn of(connection: &Rc<Connection>) -> Option<Rc<dyn hashcache_wire::MemoryHits>> {
         let is_self_test = |it: &Rc<InterceptedFor>| it.is_self_test();
         let is_own = connection.intercepted.as_ref().is_some_and(is_self_test);
         // A child speaks HTTP/2, and a reload may take its rights. On a connection that the network
@@ -159,7 +159,7 @@ impl<'a> PlainFields<'a> {
     }
 }
 
-impl wire::MemoryHits for MemoryHits {
+impl hashcache_wire::MemoryHits for MemoryHits {
     fn answer(
         &self,
         request: &PlainRequest<'_>,

@@ -11,6 +11,7 @@
 
 use hashcache_base::failure::Failure;
 use hashcache_http::{Space, Target};
+use hashcache_wire::{ClientBody, HeadInfo};
 use http::{Method, Request, Response, StatusCode};
 
 use super::body::Body;
@@ -21,7 +22,6 @@ use crate::mirror::{
     LinkRewriting, Links, Mirror, MirrorKind, MirrorLookup, REWRITING_BYTES, Rewriting, Route,
     ask_plainly, coding, rewrite_fields, take_out_of_request, translate_conditions,
 };
-use crate::wire::{ClientBody, HeadInfo};
 
 /// The mirror resource that `target`, a URL of this proxy, stands for; `None` outside `/mirror/`.
 pub(super) fn resolve(connection: &Connection, target: &Target) -> Option<MirrorLookup> {

@@ -46,6 +46,7 @@ use hashcache_http::{
     asks_for_upgrade, cache_key,
 };
 use hashcache_store::{StoreLookup, look_up};
+use hashcache_wire::{ClientBody, HeadInfo, RequestForm, RequestHead};
 use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
@@ -69,7 +70,6 @@ use crate::page::{self, PageContext, PageReader};
 use crate::permission::{LoginField, Permission, permit};
 use crate::reuse::may_stand_in;
 use crate::settings::Mode;
-use crate::wire::{ClientBody, HeadInfo, RequestForm, RequestHead};
 
 /// Answers one request.
 pub(crate) async fn handle(

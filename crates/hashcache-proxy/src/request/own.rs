@@ -5,6 +5,7 @@ use hashcache_access::RequestUser;
 use hashcache_access::quota::Sender;
 use hashcache_base::failure::Failure;
 use hashcache_http::{Authority, Host, Scheme, Target};
+use hashcache_wire::ClientBody;
 use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
@@ -16,7 +17,6 @@ use crate::log_entry::LogEntryBuilder;
 use crate::mirror::Mirror;
 use crate::page::{self, CaPage, Landing, PageReader, QuotaPage};
 use crate::permission::{LoginField, known_user};
-use crate::wire::ClientBody;
 
 /// The page at a path of this proxy.
 pub(super) fn page(

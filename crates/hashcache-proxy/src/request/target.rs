@@ -15,6 +15,7 @@ use hashcache_http::{
     Authority, RequestTarget, Scheme, Target, TargetError, Upgrading, asks_for_upgrade,
     keeps_login, octet_text, parse_target, settle_modified_since, strip_request,
 };
+use hashcache_wire::{ClientBody, ContentFraming, HeadInfo};
 use http::header::{AUTHORIZATION, CONNECTION, HOST, MAX_FORWARDS, UPGRADE};
 use http::{HeaderValue, Method, Request, StatusCode, Version};
 
@@ -25,7 +26,6 @@ use crate::connection::Connection;
 use crate::gateway::{self, decode};
 use crate::log_entry::LogEntryBuilder;
 use crate::upstream::pinned::KeptLogin;
-use crate::wire::{ClientBody, ContentFraming, HeadInfo};
 
 /// Parses the target of a request. All errors are the client's.
 pub(super) fn parse(

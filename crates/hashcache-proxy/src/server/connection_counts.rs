@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashcache_base::limits::Limits;
 use hashcache_base::share::{Allowance, Network, OpenConnection, ShareReservation};
+use hashcache_wire::{HTTP_2_BYTES, TLS_BYTES};
 
 use crate::metrics::Limit;
 use crate::settings::{Mode, Speaks};
-use crate::wire::{HTTP_2_BYTES, TLS_BYTES};
 
 /// Number of connections, in all and by client.
 #[derive(Default)]

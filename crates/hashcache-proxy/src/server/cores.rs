@@ -19,6 +19,7 @@ use hashcache_base::share::{Allowance, GiveUp};
 use hashcache_base::task::spawn_local;
 use hashcache_http::Scheme;
 use hashcache_link::forward::LinkForward;
+use hashcache_wire::{Ending, Http2Kind, Protocol, Socket};
 use http::StatusCode;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions};
@@ -49,7 +50,6 @@ use crate::request::memory_hit::MemoryHits;
 use crate::settings::{Speaks, Startup};
 use crate::upstream::announced::ClientEnds;
 use crate::upstream::pinned::Pins;
-use crate::wire::{self, Ending, Http2Kind, Protocol, Socket};
 use crate::worker::{Common, Worker};
 
 /// Input of a core's thread.
@@ -266,7 +266,7 @@ impl Core {
         let connection = Connection {
             access: Rc::new(ClientAccess::new(client.ip(), &self.common.live())),
             worker: Rc::clone(&worker),
-            cell: wire::Cell::within(&allowance, counted.bytes),
+            cell: hashcache_wire::Cell::within(&allowance, counted.bytes),
             allowance: match protocol {
                 Protocol::Http1 => allowance.clone(),
                 Protocol::Http2 => allowance.of_stream(),
@@ -424,7 +424,7 @@ async fn serve(
             let service = move |request| request::handle(Rc::clone(&connection), Box::new(request));
             let limits = &worker.limits;
             // On the heap, because each enclosing future would contain its size again.
-            Box::pin(wire::serve_connection(
+            Box::pin(hashcache_wire::serve_connection(
                 socket,
                 limits,
                 &cell,
@@ -443,7 +443,7 @@ async fn serve(
             connection.cell.leave_heads();
             let connection = Rc::new(connection);
             let memory_hits = MemoryHits::of(&connection);
-            let service = move |cell: Rc<wire::Cell>, request| {
+            let service = move |cell: Rc<hashcache_wire::Cell>, request| {
                 let mut stream = Connection::clone(&connection);
                 // On a link each client of the child has an allowance of its own.
                 if let Some(allowance) = cell.allowance().filter(|_| stream.child.is_some()) {
@@ -457,7 +457,7 @@ async fn serve(
                 Some(child) => (&child.limits, &child.kind),
                 None => (&worker.limits, &Http2Kind::Client),
             };
-            Box::pin(wire::serve_http2(
+            Box::pin(hashcache_wire::serve_http2(
                 socket,
                 (limits, kind),
                 allowance,

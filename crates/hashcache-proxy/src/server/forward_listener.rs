@@ -21,6 +21,7 @@ use hashcache_base::task::spawn_local;
 use hashcache_link::chunk_field::ChunkField;
 use hashcache_link::forward::LinkForward;
 use hashcache_link::parent::ParentLink;
+use hashcache_wire::Socket;
 use http::Method;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -35,7 +36,6 @@ use crate::log_entry::TunnelEntryBuilder;
 use crate::peer::Peer;
 use crate::route::NextHop;
 use crate::upstream::channel::Channel;
-use crate::wire::Socket;
 use crate::worker::Worker;
 
 /// What a core needs to serve a forwarded port.

@@ -25,6 +25,9 @@ use hashcache_http::Scheme;
 use hashcache_link::children::Entered;
 use hashcache_link::pin::Pin;
 use hashcache_link::{STREAMS, TURN_TIME, Windows};
+use hashcache_wire::{
+    self, HTTP_2_BYTES, Http2Kind, Protocol, Socket, TLS_BYTES, link_bytes, link_handshake,
+};
 use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -36,9 +39,6 @@ use super::stage::{Stage, accept_while_serving, stop_for};
 use crate::client_access::ClientAccess;
 use crate::connection::{Connection, LinkedChild, ServeInside};
 use crate::upstream::pinned::Pins;
-use crate::wire::{
-    self, HTTP_2_BYTES, Http2Kind, Protocol, Socket, TLS_BYTES, link_bytes, link_handshake,
-};
 use crate::worker::Worker;
 
 /// What a core needs to accept children.
@@ -107,7 +107,7 @@ impl LinkListener {
         let connection = Connection {
             access: Rc::new(ClientAccess::new(client.ip(), &self.worker.common.live())),
             worker: Rc::clone(&self.worker),
-            cell: wire::Cell::of_link(&allowance),
+            cell: hashcache_wire::Cell::of_link(&allowance),
             allowance,
             scheme: Scheme::Https,
             client,

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use hashcache_base::tls::identity::Identity;
+use hashcache_wire::{PREFACE, Protocol, Socket, handshake};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::settings::Speaks;
-use crate::wire::{PREFACE, Protocol, Socket, handshake};
 
 /// Why a connection is not served.
 #[derive(Debug)]

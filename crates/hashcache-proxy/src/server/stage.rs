@@ -9,6 +9,7 @@ use hashcache_access::lists::ListError;
 use hashcache_access::users::UsersError;
 use hashcache_base::tls::identity::IdentityError;
 use hashcache_link::identity::LinkIdentityError;
+use hashcache_wire::FIRST_REQUEST_TIME;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -16,7 +17,6 @@ use tracing::warn;
 
 use crate::peer::CredentialsError;
 use crate::upstream::tls::AuthoritiesError;
-use crate::wire::FIRST_REQUEST_TIME;
 
 /// The stages of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,6 +17,7 @@ use std::time::Duration;
 use hashcache_base::failure::Failure;
 use hashcache_base::limits::Limits;
 use hashcache_http::{Related, binds_connection, continues_login, strip_interim, take_frames};
+use hashcache_wire::malformed_field;
 use http::header::{self, HeaderMap};
 use http::{Request, Response, StatusCode, Uri, Version};
 use tokio::time::{Instant, sleep_until};
@@ -35,7 +36,6 @@ use super::refused::{NotSent, Refused, SendError};
 use super::request_body::{BodyProgress, RequestBody};
 use super::response_body::{BusyConn, ResponseBody};
 use super::{SendFailure, SendOptions, Upgrade, Upstream, UpstreamExchange, is_repeatable};
-use crate::wire::malformed_field;
 
 /// An exchange without a response, with the data for a retry.
 pub(super) struct FailedExchange {

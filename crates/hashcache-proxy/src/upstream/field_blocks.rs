@@ -26,14 +26,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::task::Waker;
 
 use bytes::{Buf as _, BytesMut};
+use hashcache_wire::frames::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS, PADDED, RST_STREAM, unpadded,
+};
 use tokio::io::ReadBuf;
 
 use self::hpack::{Decoder, NoBlock};
 use self::message::{BlockKind, Message};
 use self::small_frames::{MERGED_MIN, is_small};
-use crate::wire::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, FRAME_HEAD, HEADERS, PADDED, RST_STREAM, unpadded,
-};
 
 pub(super) use self::message::take_malformed;
 pub(super) use self::small_frames::{SmallFrames, SmallReader};

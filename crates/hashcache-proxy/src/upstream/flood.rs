@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use hashcache_base::limits::Limits;
 use tokio::time::Instant;
 
-use crate::wire::frames::{
+use hashcache_wire::frames::{
     Budget, CONTINUATION, DATA, END_HEADERS, FrameHead, Frames, HEADERS, RST_STREAM,
 };
 

@@ -39,6 +39,7 @@ use hashcache_link::tls::{is_not_pinned, is_refused};
 use hashcache_link::turn_frames::TurnFrames;
 use hashcache_link::turns::{SendTurn, Turns};
 use hashcache_link::{PING_AFTER, PING_TIMEOUT, TURN_TIME, Windows};
+use hashcache_wire::Pings;
 use http::header::{EXPECT, HOST, HeaderValue, PROXY_AUTHORIZATION, VIA};
 use http::{Method, Request, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame};
@@ -64,7 +65,6 @@ use super::refused::NotSent;
 use super::request_body::RequestBody;
 use super::{Upstream, tls};
 use crate::peer::Peer;
-use crate::wire::Pings;
 
 /// An open connection to a parent that has accepted it.
 #[derive(Debug)]

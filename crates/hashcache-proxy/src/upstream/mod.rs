@@ -61,6 +61,7 @@ use hashcache_http::{
     say_keeps_login,
 };
 use hashcache_link::coding::LinkCoding;
+use hashcache_wire::TLS_BYTES;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::{PathAndQuery, Uri};
 use http::{Method, Request, Response, StatusCode, Version};
@@ -90,7 +91,6 @@ use self::unreachable::UnreachableCache;
 use crate::gateway::{self, Session};
 use crate::offline::Line;
 use crate::peer::Peer;
-use crate::wire::TLS_BYTES;
 
 pub(crate) use self::endpoint::Endpoint;
 pub(crate) use self::http1::Switched;

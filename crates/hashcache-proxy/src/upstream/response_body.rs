@@ -16,6 +16,7 @@ use bytes::Bytes;
 use hashcache_base::failure::Failure;
 use hashcache_link::usage::LinkUsage;
 use hashcache_wan::digest::Digest;
+use hashcache_wire::malformed_field;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -27,7 +28,6 @@ use super::pinned::ConnHome;
 use super::pool::{Pool, UpstreamConn};
 use super::request_body::BodyProgress;
 use super::unframe::Unframing;
-use crate::wire::malformed_field;
 
 /// The content of a response.
 #[derive(Debug)]

@@ -10,11 +10,11 @@
 //! h2 stays empty, whatever a block has.
 //! Cost: a copy of each field.
 
+use hashcache_wire::push_string;
 use http::header::{HeaderMap, HeaderName};
 use http::{StatusCode, header};
 
 use super::hpack::{Field, table_bytes};
-use crate::wire::push_string;
 
 /// The role of a block in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -37,6 +37,7 @@ use hashcache_base::limits::Limits;
 use hashcache_base::share::Share;
 use hashcache_base::task::spawn_local;
 use hashcache_http::keeps_connection;
+use hashcache_wire::Outgoing;
 use http::HeaderMap;
 use http::{Request, Response, StatusCode};
 use http_body::Body as _;
@@ -50,7 +51,6 @@ use super::channel::Channel;
 use super::meter::Meter;
 use super::request_body::RequestBody;
 use super::transport::Transport;
-use crate::wire::Outgoing;
 
 pub(super) use self::content::Http1Content;
 pub(super) use self::memory::{READ_MAX, ReadMemory, buffered};

@@ -7,13 +7,13 @@
 
 use std::io::Write as _;
 
+use hashcache_wire::Outgoing;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{Request, Version};
 use http_body::Body as _;
 
 use super::super::framing::content_length;
 use super::super::request_body::RequestBody;
-use crate::wire::Outgoing;
 
 /// How the end of a request's content is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use hashcache_wire::frames::{CONTINUATION, DATA, END_HEADERS, END_STREAM, Frames, HEADERS};
 use http::{HeaderMap, Request, StatusCode, header};
 use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,7 +16,6 @@ use tokio::time::{Instant, timeout};
 use super::tests::{ServerStream, locally, trusted_origin};
 use super::*;
 use crate::upstream::{Endpoint, RequestBody, SendOptions, Upstream, UpstreamExchange};
-use crate::wire::frames::{CONTINUATION, DATA, END_HEADERS, END_STREAM, Frames, HEADERS};
 
 /// The frames that answer one request, on stream 1, 3, and so on. They are sent when its head has
 /// arrived, from [`AFTER_CONTENT`] on when its content has.

@@ -3,7 +3,7 @@
 use hashcache_base::share::Share;
 
 use super::*;
-use crate::wire::memory_hit::{MemoryHits, MemoryResponse, PlainRequest, ResponseHead};
+use crate::memory_hit::{MemoryHits, MemoryResponse, PlainRequest, ResponseHead};
 
 /// Answers paths that begin with `/m` with their length in bytes of content, and notes the end of
 /// each response.

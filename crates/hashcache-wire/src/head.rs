@@ -18,7 +18,7 @@ use http::{StatusCode, Version};
 
 /// The form of a request target (RFC 9112, 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestForm {
+pub enum RequestForm {
     /// `/path?query`.
     Origin,
     /// A whole URL: http, https, ftp or gopher.
@@ -31,7 +31,7 @@ pub(crate) enum RequestForm {
 
 /// The framing of a request's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ContentFraming {
+pub enum ContentFraming {
     /// No content.
     None,
     /// Content-Length.

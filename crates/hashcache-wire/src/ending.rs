@@ -2,7 +2,7 @@
 
 /// The reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub enum Ending {
     /// After the last response, because the client closed between two requests, or because we were
     /// told to stop.
     Closed,

@@ -322,7 +322,7 @@ fn field_block(status: StatusCode, fields: &HeaderMap) -> Vec<u8> {
 }
 
 /// Appends a string without Huffman coding.
-pub(crate) fn push_string(block: &mut Vec<u8>, text: &[u8]) {
+pub fn push_string(block: &mut Vec<u8>, text: &[u8]) {
     const PREFIX: usize = 0x7f;
     if text.len() < PREFIX {
         block.push(u8::try_from(text.len()).unwrap_or_default());

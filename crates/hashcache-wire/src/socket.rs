@@ -21,7 +21,7 @@ use hashcache_link::counters::LinkCounters;
 
 /// A connection from a client.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub struct Socket {
     /// Bytes that were read for protocol detection and are to be read again.
     begun: Bytes,
     /// Memory reserved for them.
@@ -51,7 +51,7 @@ enum SocketIo {
 
 impl Socket {
     /// The same socket; `bytes`, which were read from it, are read again.
-    pub(crate) fn begun_with(mut self, bytes: Bytes) -> Self {
+    pub fn begun_with(mut self, bytes: Bytes) -> Self {
         self.begun = match self.begun.is_empty() {
             true => bytes,
             // An earlier detection has read further already.
@@ -61,7 +61,7 @@ impl Socket {
     }
 
     /// The same socket; `memory` is held until the bytes that were read before are read again.
-    pub(crate) fn until_read(mut self, memory: Option<ShareReservation>) -> Self {
+    pub fn until_read(mut self, memory: Option<ShareReservation>) -> Self {
         self.begun_memory = memory;
         self
     }
@@ -78,7 +78,7 @@ impl Socket {
 
     /// Whether dropping the socket sends a RST, so that a truncated response cannot pass for a
     /// complete one.
-    pub(crate) fn reset_on_drop(&self, reset: bool) {
+    pub fn reset_on_drop(&self, reset: bool) {
         match &self.channel {
             // Fails only on a broken socket, which the client notices as well.
             SocketIo::Tcp(socket) => {

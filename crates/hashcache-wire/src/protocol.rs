@@ -14,16 +14,15 @@ use super::stream::ClientSide;
 
 /// How requests are framed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub enum Protocol {
+    /// HTTP/1.1 and HTTP/1.0.
     Http1,
+    /// HTTP/2.
     Http2,
 }
 
 /// Accepts a TLS handshake; a client that offers HTTP/2 gets it.
-pub(crate) async fn handshake(
-    socket: Socket,
-    acceptor: TlsAcceptor,
-) -> io::Result<(Socket, Protocol)> {
+pub async fn handshake(socket: Socket, acceptor: TlsAcceptor) -> io::Result<(Socket, Protocol)> {
     let mut stream = acceptor.accept(socket).await?;
     // Bytes that the client has not taken wait above this layer, where they are counted.
     stream.get_mut().1.set_buffer_limit(Some(RECORD_BYTES));
@@ -36,7 +35,7 @@ pub(crate) async fn handshake(
 
 /// Accepts a TLS handshake of a child. `counters` finds the counters of its link by the certificate
 /// that it has shown.
-pub(crate) async fn link_handshake<T>(
+pub async fn link_handshake<T>(
     socket: Socket,
     acceptor: TlsAcceptor,
     counters: impl FnOnce(&CertificateDer<'static>) -> io::Result<(T, Arc<LinkCounters>)>,
@@ -67,9 +66,9 @@ pub(crate) async fn link_handshake<T>(
 const RECORD_BYTES: usize = 16 << 10;
 
 /// Memory of TLS: its state, 9 KiB as measured, and a record to send.
-pub(crate) const TLS_BYTES: u64 = 24 << 10;
+pub const TLS_BYTES: u64 = 24 << 10;
 /// Memory of HTTP/2: hyper's state, its buffers and field tables. Of 200 idle connections each took
 /// 23 KiB more than one without HTTP/2, with TLS 30.
-pub(crate) const HTTP_2_BYTES: u64 = 28 << 10;
+pub const HTTP_2_BYTES: u64 = 28 << 10;
 /// Memory of both on a connection that began without them.
-pub(crate) const INTERCEPTED_BYTES: u64 = TLS_BYTES + HTTP_2_BYTES;
+pub const INTERCEPTED_BYTES: u64 = TLS_BYTES + HTTP_2_BYTES;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 /// The position in the frames of one side.
 #[derive(Debug)]
-pub(crate) struct Frames {
+pub struct Frames {
     /// Missing bytes of the preface.
     preface: usize,
     head: [u8; FRAME_HEAD],
@@ -33,21 +33,25 @@ enum FieldBlock {
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FrameHead {
-    pub(crate) kind: u8,
-    pub(crate) flags: u8,
-    pub(crate) stream: u32,
+pub struct FrameHead {
+    /// The type of the frame.
+    pub kind: u8,
+    /// Its flags.
+    pub flags: u8,
+    /// The stream that it belongs to; 0 for the connection.
+    pub stream: u32,
     /// Length of the payload.
-    pub(crate) length: usize,
+    pub length: usize,
 }
 
 impl FrameHead {
-    pub(crate) fn ends_stream(self) -> bool {
+    /// Whether its sender sends nothing more on its stream.
+    pub fn ends_stream(self) -> bool {
         matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
     }
 
     /// Whether the frame costs its sender almost nothing.
-    pub(crate) fn is_cheap(self) -> bool {
+    pub fn is_cheap(self) -> bool {
         match self.kind {
             DATA => self.length == 0 && !self.ends_stream(),
             HEADERS => false,
@@ -58,7 +62,7 @@ impl FrameHead {
 
 impl Frames {
     /// Frames of a client, which begin with the preface.
-    pub(crate) fn of_client() -> Self {
+    pub fn of_client() -> Self {
         Self {
             preface: PREFACE.len(),
             ..Self::of_server()
@@ -66,7 +70,7 @@ impl Frames {
     }
 
     /// Frames of a server.
-    pub(crate) fn of_server() -> Self {
+    pub fn of_server() -> Self {
         Self {
             preface: 0,
             head: [0; FRAME_HEAD],
@@ -100,7 +104,7 @@ impl Seen {
 
 impl Frames {
     /// Continues with these bytes; calls `begun` for each frame whose head is complete with them.
-    pub(crate) fn advance(&mut self, bytes: &[u8], mut begun: impl FnMut(FrameHead)) {
+    pub fn advance(&mut self, bytes: &[u8], mut begun: impl FnMut(FrameHead)) {
         self.advance_while(bytes, |frame| {
             begun(frame);
             true
@@ -109,7 +113,7 @@ impl Frames {
 
     /// The same up to the first head of a frame for which `goes_on` returns false. Returns the
     /// number of bytes up to there.
-    pub(crate) fn advance_while(
+    pub fn advance_while(
         &mut self,
         mut bytes: &[u8],
         mut goes_on: impl FnMut(FrameHead) -> bool,
@@ -185,7 +189,7 @@ impl Frames {
 
 /// Where the field block lies in the payload of a HEADERS frame with these flags; `None` if padding
 /// and priority do not fit in.
-pub(crate) fn unpadded(flags: u8, payload: &[u8]) -> Option<Range<usize>> {
+pub fn unpadded(flags: u8, payload: &[u8]) -> Option<Range<usize>> {
     let (padding, length) = match flags & PADDED {
         0 => (0, 0),
         _ => (usize::from(*payload.first()?), 1),
@@ -200,7 +204,7 @@ pub(crate) fn unpadded(flags: u8, payload: &[u8]) -> Option<Range<usize>> {
 
 /// The number of frames that the other side may still send for free.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     most: u64,
     left: u64,
     since: Instant,
@@ -209,7 +213,8 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    pub(crate) fn new(most: u64, now: Instant) -> Self {
+    /// A full budget of `most` frames.
+    pub fn new(most: u64, now: Instant) -> Self {
         Self {
             most,
             left: most,
@@ -219,12 +224,12 @@ impl Budget {
     }
 
     /// Notes that `bytes` were sent to the other side.
-    pub(crate) fn earn(&mut self, bytes: u64) {
+    pub fn earn(&mut self, bytes: u64) {
         self.sent += bytes;
     }
 
     /// Whether the budget covers `frames` more.
-    pub(crate) fn pay(&mut self, frames: u64, now: Instant) -> bool {
+    pub fn pay(&mut self, frames: u64, now: Instant) -> bool {
         let seconds = now.duration_since(self.since).as_secs();
         self.since += std::time::Duration::from_secs(seconds);
         // A receiver of much content confirms it with many small WINDOW_UPDATEs.
@@ -239,19 +244,27 @@ impl Budget {
 }
 
 /// The connection preface of a client (RFC 9113, section 3.4).
-pub(crate) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-pub(crate) const DATA: u8 = 0;
-pub(crate) const HEADERS: u8 = 1;
-pub(crate) const RST_STREAM: u8 = 3;
-pub(crate) const CONTINUATION: u8 = 9;
+/// Type of a frame with content (RFC 9113, section 6.1).
+pub const DATA: u8 = 0;
+/// Type of a frame that begins a field block (section 6.2).
+pub const HEADERS: u8 = 1;
+/// Type of a frame that ends a stream (section 6.4).
+pub const RST_STREAM: u8 = 3;
+/// Type of a frame that continues a field block (section 6.10).
+pub const CONTINUATION: u8 = 9;
 
-pub(crate) const END_STREAM: u8 = 1;
-pub(crate) const PADDED: u8 = 8;
+/// Flag: nothing more follows on the stream.
+pub const END_STREAM: u8 = 1;
+/// Flag: the payload has padding.
+pub const PADDED: u8 = 8;
 pub(super) const PRIORITY: u8 = 0x20;
 const PRIORITY_BYTES: usize = 5;
-pub(crate) const END_HEADERS: u8 = 4;
-pub(crate) const FRAME_HEAD: usize = 9;
+/// Flag: the field block ends here.
+pub const END_HEADERS: u8 = 4;
+/// Length of the head of a frame, bytes.
+pub const FRAME_HEAD: usize = 9;
 
 /// Seconds in which the budget fills.
 const CHEAP_SECONDS: u64 = 16;

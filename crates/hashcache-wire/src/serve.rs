@@ -36,7 +36,7 @@ use super::stream::{ClientStream, NextRequest};
 /// does not answer, and must take the head from `cell`. When `stopping` becomes true (or its sender
 /// is dropped), the current response is completed and the connection closed; a client that has not
 /// asked for anything may still make one request. Dropping the future aborts the connection.
-pub(crate) async fn serve_connection<S, F, B>(
+pub async fn serve_connection<S, F, B>(
     socket: impl Into<Socket>,
     limits: &Rc<Limits>,
     cell: &Rc<Cell>,
@@ -370,7 +370,7 @@ impl Drop for EndNotifier<'_> {
 const ACTIVE_BYTES: usize = 28 << 10;
 /// How long a new connection may take to begin its first request when the server stops: some round
 /// trips of a slow line.
-pub(crate) const FIRST_REQUEST_TIME: Duration = Duration::from_secs(1);
+pub const FIRST_REQUEST_TIME: Duration = Duration::from_secs(1);
 
 /// The response when there is no memory to serve a request.
 const NO_MEMORY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\

@@ -14,8 +14,9 @@ use http::HeaderMap;
 
 /// What is to be written next: text, then content, then the end of its chunk.
 #[derive(Debug, Default)]
-pub(crate) struct Outgoing {
-    pub(crate) text: Vec<u8>,
+pub struct Outgoing {
+    /// Goes out before the content.
+    pub text: Vec<u8>,
     text_sent: usize,
     data: Bytes,
     ending: &'static [u8],
@@ -23,14 +24,15 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     /// An empty message, with the thread's buffer for its text.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let mut outgoing = Self::default();
         outgoing.text = BUFFER.take();
         outgoing.text.clear();
         outgoing
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether all of it was written.
+    pub fn is_empty(&self) -> bool {
         self.text.len() == self.text_sent && self.data.is_empty() && self.ending.is_empty()
     }
 
@@ -41,18 +43,18 @@ impl Outgoing {
     }
 
     /// Appends a field line.
-    pub(crate) fn push_field(&mut self, name: &[u8], value: &[u8]) {
+    pub fn push_field(&mut self, name: &[u8], value: &[u8]) {
         push_field(&mut self.text, name, value);
     }
 
     /// Appends content, behind which there is none yet.
-    pub(crate) fn push_data(&mut self, data: Bytes) {
+    pub fn push_data(&mut self, data: Bytes) {
         debug_assert!(!self.has_content());
         self.data = data;
     }
 
     /// Appends content as a chunk.
-    pub(crate) fn push_chunk(&mut self, data: Bytes) {
+    pub fn push_chunk(&mut self, data: Bytes) {
         // Writing to a vector does not fail.
         drop(write!(self.text, "{:x}\r\n", data.len()));
         self.push_data(data);
@@ -60,7 +62,7 @@ impl Outgoing {
     }
 
     /// Appends the last chunk and `trailers`.
-    pub(crate) fn end_chunks(&mut self, trailers: Option<&HeaderMap>) {
+    pub fn end_chunks(&mut self, trailers: Option<&HeaderMap>) {
         match trailers.filter(|trailers| !trailers.is_empty()) {
             None if self.ending == b"\r\n" => self.ending = b"\r\n0\r\n\r\n",
             trailers => {
@@ -75,7 +77,7 @@ impl Outgoing {
     }
 
     /// The bytes that are not sent yet.
-    pub(crate) fn parts(&self) -> [IoSlice<'_>; 3] {
+    pub fn parts(&self) -> [IoSlice<'_>; 3] {
         [
             IoSlice::new(&self.text[self.text_sent..]),
             IoSlice::new(&self.data),
@@ -84,7 +86,7 @@ impl Outgoing {
     }
 
     /// Notes that the socket has taken `written` more bytes.
-    pub(crate) fn advance(&mut self, written: usize) {
+    pub fn advance(&mut self, written: usize) {
         let of_text = written.min(self.text.len() - self.text_sent);
         let of_data = (written - of_text).min(self.data.len());
         let of_ending = (written - of_text - of_data).min(self.ending.len());
@@ -106,7 +108,7 @@ impl Outgoing {
     }
 
     /// Drops the bytes that are not sent yet.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.text.clear();
         (self.text_sent, self.data, self.ending) = (0, Bytes::new(), b"");
     }

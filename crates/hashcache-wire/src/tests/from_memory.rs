@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
-use crate::wire::cell::OnSent;
+use crate::cell::OnSent;
 
 /// Answers targets that begin with `/m` with their length in bytes of content, and notes the end of
 /// each response.

@@ -25,7 +25,7 @@ use super::head::{RequestForm, trim};
 use super::outgoing::push_field;
 
 /// Answers requests from memory.
-pub(crate) trait MemoryHits {
+pub trait MemoryHits {
     /// The response to `request`, whose head is appended to `head`; `None`: this request is not for
     /// this way, and nothing has happened.
     fn answer(
@@ -37,15 +37,16 @@ pub(crate) trait MemoryHits {
 
 /// A GET request without content.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PlainRequest<'a> {
+pub struct PlainRequest<'a> {
     /// The request target as the client sent it; in HTTP/2, in absolute form.
-    pub(crate) target: &'a str,
-    pub(crate) form: RequestForm,
+    pub target: &'a str,
+    /// The form of the target.
+    pub form: RequestForm,
     /// The authority that HTTP/2 has beside the fields.
-    pub(crate) authority: Option<&'a str>,
+    pub authority: Option<&'a str>,
     pub(super) fields: RequestFields<'a>,
     /// The time at which the first byte of the head was read; in HTTP/2, all of it.
-    pub(crate) received: Instant,
+    pub received: Instant,
 }
 
 /// The fields of a plain request.
@@ -58,7 +59,8 @@ pub(super) enum RequestFields<'a> {
 }
 
 impl<'a> PlainRequest<'a> {
-    pub(crate) fn version(&self) -> Version {
+    /// The version of the protocol.
+    pub fn version(&self) -> Version {
         match self.fields {
             RequestFields::Lines(_) => Version::HTTP_11,
             RequestFields::Map(_) => Version::HTTP_2,
@@ -66,7 +68,7 @@ impl<'a> PlainRequest<'a> {
     }
 
     /// Names, in the client's spelling, and values of the fields.
-    pub(crate) fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+    pub fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let (lines, map) = match self.fields {
             RequestFields::Lines(lines) => (Some(lines), None),
             RequestFields::Map(map) => (None, Some(map)),
@@ -88,7 +90,7 @@ impl<'a> PlainRequest<'a> {
 const FIELDS: usize = 16;
 
 /// The head of a response with status 200, as the connection's protocol wants it.
-pub(crate) enum ResponseHead<'a> {
+pub enum ResponseHead<'a> {
     /// The text of HTTP/1.1.
     Text(&'a mut Vec<u8>),
     /// The fields for HTTP/2, and the length of their names and values.
@@ -97,7 +99,7 @@ pub(crate) enum ResponseHead<'a> {
 
 impl ResponseHead<'_> {
     /// Writes what comes before the fields.
-    pub(crate) fn begin(&mut self) {
+    pub fn begin(&mut self) {
         match self {
             Self::Text(text) => text.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
             Self::Fields(map, _) => map.reserve(FIELDS),
@@ -105,7 +107,7 @@ impl ResponseHead<'_> {
     }
 
     /// Adds a field; returns the bytes of the head so far. `None`: it is no field.
-    pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) -> Option<usize> {
+    pub fn push(&mut self, name: &[u8], value: &[u8]) -> Option<usize> {
         match self {
             Self::Text(text) => {
                 push_field(text, name, value);
@@ -122,7 +124,7 @@ impl ResponseHead<'_> {
     }
 
     /// Adds the length of the content. In HTTP/2 hyper adds it, as for every response.
-    pub(crate) fn push_length(&mut self, length: u64) -> Option<usize> {
+    pub fn push_length(&mut self, length: u64) -> Option<usize> {
         match self {
             Self::Text(_) => {
                 let mut number = itoa::Buffer::new();
@@ -133,7 +135,7 @@ impl ResponseHead<'_> {
     }
 
     /// Writes what comes after the fields.
-    pub(crate) fn end(&mut self) {
+    pub fn end(&mut self) {
         if let Self::Text(text) = self {
             text.extend_from_slice(b"\r\n");
         }
@@ -141,17 +143,17 @@ impl ResponseHead<'_> {
 }
 
 /// The rest of a response whose head is written already.
-pub(crate) struct MemoryResponse {
+pub struct MemoryResponse {
     /// At most [`PIECES_MAX`] pieces.
-    pub(crate) content: Vec<Bytes>,
+    pub content: Vec<Bytes>,
     /// Charges the content to the client until it was sent.
-    pub(crate) charge: Option<ShareGuard>,
+    pub charge: Option<ShareGuard>,
     /// Called when the response was sent or can never be.
-    pub(crate) on_sent: OnSent,
+    pub on_sent: OnSent,
 }
 
 /// Most pieces of content.
-pub(crate) const PIECES_MAX: usize = 15;
+pub const PIECES_MAX: usize = 15;
 
 /// What is left to send of a response.
 pub(super) struct Sending {
@@ -236,7 +238,7 @@ thread_local! {
 }
 
 /// Content that a slow client may keep in memory without paying for it: a slab.
-pub(crate) const FREE_BYTES: usize = 64 << 10;
+pub const FREE_BYTES: usize = 64 << 10;
 /// The largest buffer that a thread keeps for its next head.
 const BUFFER_MAX: usize = 16 << 10;
 

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue};
 
 /// Why a head or trailers with these fields are malformed (RFC 9113, 8.2.1 and 8.2.2); `None` if
 /// they are not. A malformed message must not be forwarded (8.1.1).
-pub(crate) fn malformed_field(fields: &HeaderMap) -> Option<&'static str> {
+pub fn malformed_field(fields: &HeaderMap) -> Option<&'static str> {
     fields.iter().find_map(malformation)
 }
 

@@ -14,7 +14,7 @@
 mod body;
 pub(crate) mod fields;
 mod flow;
-pub(crate) mod frames;
+pub mod frames;
 mod head;
 pub(crate) mod interim;
 mod memory_hit;
@@ -60,18 +60,21 @@ use super::linger::{LINGER, LINGER_TIME, linger};
 use super::memory_hit::MemoryHits;
 use super::socket::Socket;
 
-pub(crate) use self::body::ClientBody;
-pub(crate) use self::flow::link_bytes;
-pub(crate) use self::frames::PREFACE;
-pub(crate) use self::pings::Pings;
+pub use self::body::ClientBody;
+pub use self::flow::link_bytes;
+pub use self::frames::PREFACE;
+pub use self::pings::Pings;
 
 /// Whose connection it is.
 #[derive(Clone, Debug)]
-pub(crate) enum Http2Kind {
+pub enum Http2Kind {
+    /// That of a client.
     Client,
     /// A child's link: its streams may be tunnels, and PINGs keep it open.
     Link {
+        /// How much may be under way on it.
         windows: Windows,
+        /// What is counted of it.
         counters: Arc<LinkCounters>,
     },
 }
@@ -80,7 +83,7 @@ pub(crate) enum Http2Kind {
 /// request that `memory_hits` does not answer. When `stopping` becomes true (or its sender is
 /// dropped), the connection accepts no more requests and ends with those in progress. Dropping the
 /// future aborts the connection.
-pub(crate) async fn serve_http2<S, F, B>(
+pub async fn serve_http2<S, F, B>(
     socket: impl Into<Socket>,
     (limits, kind): (&Rc<Limits>, &Http2Kind),
     allowance: Option<&Allowance>,

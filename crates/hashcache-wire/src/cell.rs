@@ -32,7 +32,7 @@ use super::socket::Socket;
 
 /// The next request for the service.
 #[derive(Clone, Debug)]
-pub(crate) enum RequestHead {
+pub enum RequestHead {
     /// A request with exactly one meaning.
     Accepted(HeadInfo),
     /// A request with an invalid or ambiguous head: answer with the page of this failure. The
@@ -43,43 +43,43 @@ pub(crate) enum RequestHead {
 
 /// Properties of a request that its `Request` does not have, or not in the client's own bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct HeadInfo {
+pub struct HeadInfo {
     /// The request target as the client sent it, any bytes but blanks and controls; the `Request`
     /// has `/` instead.
-    pub(crate) target: Bytes,
+    pub target: Bytes,
     /// Its form.
-    pub(crate) form: RequestForm,
+    pub form: RequestForm,
     /// HTTP/1.0, HTTP/1.1 or HTTP/2.
-    pub(crate) version: Version,
+    pub version: Version,
     /// Whether content follows, and how it is framed.
-    pub(crate) content: ContentFraming,
+    pub content: ContentFraming,
     /// The time at which the first byte of the head was read.
-    pub(crate) received: Instant,
+    pub received: Instant,
 }
 
 /// Totals of one exchange, reported when the socket has accepted its last byte or never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ExchangeEnd {
+pub struct ExchangeEnd {
     /// Bytes received from the client since the last exchange.
     pub(crate) bytes_read: u64,
     /// Bytes sent to the client, with heads, 1xx and framing.
-    pub(crate) bytes_written: u64,
+    pub bytes_written: u64,
     /// Whether the whole response was sent.
-    pub(crate) complete: bool,
+    pub complete: bool,
 }
 
 /// A client's connection after a 2xx to CONNECT or a 101.
 #[derive(Debug)]
-pub(crate) struct Upgraded {
+pub struct Upgraded {
     /// The socket, without any framing.
-    pub(crate) socket: Socket,
+    pub socket: Socket,
     /// Bytes that the client had sent behind the request: read these first.
-    pub(crate) read: Bytes,
+    pub read: Bytes,
 }
 
 /// State of the exchange between one client and the service.
 #[derive(Default)]
-pub(crate) struct Cell {
+pub struct Cell {
     head: cell::RefCell<Option<RequestHead>>,
     exchange: cell::Cell<ExchangeState>,
     asked: cell::Cell<RequestTraits>,
@@ -106,7 +106,7 @@ pub(crate) struct Cell {
 pub(super) type InterimSender = Box<dyn Fn(StatusCode, &HeaderMap) -> bool>;
 
 /// Called at the end of an exchange.
-pub(crate) type OnSent = Box<dyn FnOnce(ExchangeEnd)>;
+pub type OnSent = Box<dyn FnOnce(ExchangeEnd)>;
 
 /// State of the exchange; see the diagram in the module's head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -195,7 +195,7 @@ impl Cell {
     }
 
     /// State of a new connection with `allowance`, which holds `bytes` before its first request.
-    pub(crate) fn within(allowance: &Allowance, bytes: u64) -> Rc<Self> {
+    pub fn within(allowance: &Allowance, bytes: u64) -> Rc<Self> {
         let unfinished = allowance.begin_head(bytes);
         Rc::new(Self {
             allowance: Some(allowance.clone()),
@@ -206,7 +206,7 @@ impl Cell {
 
     /// State of a child's connection: it has no head of its own, and its streams have cells of
     /// their own.
-    pub(crate) fn of_link(allowance: &Allowance) -> Rc<Self> {
+    pub fn of_link(allowance: &Allowance) -> Rc<Self> {
         Rc::new(Self {
             allowance: Some(allowance.clone()),
             ..Self::default()
@@ -214,7 +214,7 @@ impl Cell {
     }
 
     /// The allowance of the client whose stream it is; `None` where memory is not counted.
-    pub(crate) fn allowance(&self) -> Option<&Allowance> {
+    pub fn allowance(&self) -> Option<&Allowance> {
         self.allowance.as_ref()
     }
 
@@ -273,20 +273,20 @@ impl Cell {
 
     /// Reserves memory for the part of a response that waits beside its content, until it is sent;
     /// false if there is none.
-    pub(crate) fn hold_until_sent(&self, bytes: usize) -> bool {
+    pub fn hold_until_sent(&self, bytes: usize) -> bool {
         let held = self.reserve(bytes);
         held.map(|held| *self.sending.borrow_mut() = held).is_ok()
     }
 
     /// The head of the request for which the service was called; to be called once per request.
-    pub(crate) fn next_head(&self) -> RequestHead {
+    pub fn next_head(&self) -> RequestHead {
         let none = || RequestHead::Refused(Failure::Internal("a request was called for twice"));
         self.head.take().unwrap_or_else(none)
     }
 
     /// The response to the current request is the last on the connection. In HTTP/2 this changes
     /// nothing.
-    pub(crate) fn end_with_this(&self) {
+    pub fn end_with_this(&self) {
         self.asked.set(RequestTraits {
             last: true,
             ..self.asked.get()
@@ -297,7 +297,7 @@ impl Cell {
     /// to HTTP/1.0 clients, not after the response has begun, and not while the client
     /// does not take earlier ones. 100 is never sent from here, but when the request's content is
     /// first polled: it would be sent again. 101 is a final response, not an interim one.
-    pub(crate) fn send_interim(&self, status: StatusCode, fields: &HeaderMap) -> bool {
+    pub fn send_interim(&self, status: StatusCode, fields: &HeaderMap) -> bool {
         if self.asked.get().http_2 {
             let is_other = matches!(
                 status,
@@ -360,20 +360,20 @@ impl Cell {
     }
 
     /// The failure that ended the request's body, if the client caused it; answer with this.
-    pub(crate) fn body_failure(&self) -> Option<Failure> {
+    pub fn body_failure(&self) -> Option<Failure> {
         self.body_failure.borrow().clone()
     }
 
     /// Resolves to the client's socket when the response has been flushed; to be called before a
     /// 2xx to CONNECT or a 101 is returned. An error means that the client left before.
-    pub(crate) fn upgraded(&self) -> oneshot::Receiver<Upgraded> {
+    pub fn upgraded(&self) -> oneshot::Receiver<Upgraded> {
         let (sender, receiver) = oneshot::channel();
         *self.tunnel.borrow_mut() = Some(sender);
         receiver
     }
 
     /// Calls `told` once, when the response to the current request was sent or can never be.
-    pub(crate) fn on_sent(&self, told: impl FnOnce(ExchangeEnd) + 'static) {
+    pub fn on_sent(&self, told: impl FnOnce(ExchangeEnd) + 'static) {
         *self.on_sent.borrow_mut() = Some(Box::new(told));
     }
 }
@@ -406,7 +406,7 @@ impl Cell {
     }
 
     /// This connection registers no heads, because HTTP/2 registers them itself.
-    pub(crate) fn leave_heads(&self) {
+    pub fn leave_heads(&self) {
         *self.unfinished.borrow_mut() = None;
     }
 

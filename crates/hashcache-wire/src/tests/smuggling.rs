@@ -6,8 +6,8 @@ use http::Version;
 use proptest::prelude::*;
 
 use super::*;
-use crate::wire::cuts::check_reading;
-use crate::wire::head::{HeadLimits, Scan, Scanned, check};
+use crate::cuts::check_reading;
+use crate::head::{HeadLimits, Scan, Scanned, check};
 
 /// Requests in `data`, read by splitting text, as strictly as can be; shares no code with `wire`.
 fn reference_heads(data: &[u8]) -> usize {

@@ -47,18 +47,18 @@ mod cuts;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cell::{Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded};
-pub(crate) use ending::Ending;
-pub(crate) use head::{ContentFraming, RequestForm};
-pub(crate) use http2::fields::malformed_field;
-pub(crate) use http2::interim::push_string;
-pub(crate) use http2::{ClientBody, Http2Kind, PREFACE, Pings, frames, link_bytes, serve_http2};
-pub(crate) use memory_hit::{
+pub use cell::{Cell, ExchangeEnd, HeadInfo, OnSent, RequestHead, Upgraded};
+pub use ending::Ending;
+pub use head::{ContentFraming, RequestForm};
+pub use http2::fields::malformed_field;
+pub use http2::interim::push_string;
+pub use http2::{ClientBody, Http2Kind, PREFACE, Pings, frames, link_bytes, serve_http2};
+pub use memory_hit::{
     FREE_BYTES, MemoryHits, MemoryResponse, PIECES_MAX, PlainRequest, ResponseHead,
 };
-pub(crate) use outgoing::Outgoing;
-pub(crate) use protocol::{
+pub use outgoing::Outgoing;
+pub use protocol::{
     HTTP_2_BYTES, INTERCEPTED_BYTES, Protocol, TLS_BYTES, handshake, link_handshake,
 };
-pub(crate) use serve::{FIRST_REQUEST_TIME, serve_connection};
-pub(crate) use socket::Socket;
+pub use serve::{FIRST_REQUEST_TIME, serve_connection};
+pub use socket::Socket;

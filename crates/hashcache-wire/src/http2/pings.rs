@@ -12,7 +12,7 @@ use super::frames::{FrameHead, Frames};
 
 /// Matches PINGs and their answers.
 #[derive(Debug)]
-pub(crate) struct Pings {
+pub struct Pings {
     sent: Frames,
     received: Frames,
     asked_at: Option<Instant>,
@@ -20,16 +20,16 @@ pub(crate) struct Pings {
 
 /// What the other side has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub struct Heard {
     /// It has answered a PING so long after that was sent.
-    pub(crate) round_trip: Option<Duration>,
+    pub round_trip: Option<Duration>,
     /// It takes no more requests on this connection.
-    pub(crate) goes_away: bool,
+    pub goes_away: bool,
 }
 
 impl Pings {
     /// For the side that connects.
-    pub(crate) fn of_client() -> Self {
+    pub fn of_client() -> Self {
         Self {
             sent: Frames::of_client(),
             received: Frames::of_server(),
@@ -47,7 +47,7 @@ impl Pings {
     }
 
     /// Notes bytes that were sent.
-    pub(crate) fn note_sent(&mut self, bytes: &[u8]) {
+    pub fn note_sent(&mut self, bytes: &[u8]) {
         let asked_at = &mut self.asked_at;
         self.sent.advance(bytes, |frame| {
             if is_ping(frame, false) {
@@ -57,7 +57,7 @@ impl Pings {
     }
 
     /// Notes bytes that were received.
-    pub(crate) fn note_received(&mut self, bytes: &[u8]) -> Heard {
+    pub fn note_received(&mut self, bytes: &[u8]) -> Heard {
         let mut heard = Heard::default();
         let asked_at = &mut self.asked_at;
         self.received.advance(bytes, |frame| {

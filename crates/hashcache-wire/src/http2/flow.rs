@@ -621,7 +621,7 @@ impl UnreadContent {
 /// Memory of what the frames of a child can make us hold beside its streams: content that was
 /// received and not read yet, the tables of h2 with all streams in use, and heads that hyper has
 /// not processed yet.
-pub(crate) fn link_bytes(limits: &Limits, windows: Windows) -> u64 {
+pub fn link_bytes(limits: &Limits, windows: Windows) -> u64 {
     let entries = limits.streams + RESETS_KEPT + HEADS_WAITING;
     let entries = entries.next_power_of_two() as u64;
     let heads = (HEADS_WAITING * limits.head_bytes) as u64;

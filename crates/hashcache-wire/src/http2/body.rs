@@ -33,7 +33,7 @@ use super::head::fields_size;
 use super::memory_hit::Pieces;
 
 /// The content of a client's request.
-pub(crate) struct ClientBody {
+pub struct ClientBody {
     source: ContentSource,
     /// Frames that were read before the service asked for them.
     gathered: VecDeque<Frame<Bytes>>,
