@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 
 /// The reader of listings, straight from its source.
-#[path = "../../crates/hashcache-proxy/src/gateway/listing.rs"]
+#[path = "../../crates/hashcache-upstream/src/gateway/listing.rs"]
 #[allow(dead_code, reason = "the gateway uses the rest")]
 mod listing;
 

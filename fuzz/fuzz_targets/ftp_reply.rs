@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 
 /// The reader of replies, straight from its source.
-#[path = "../../crates/hashcache-proxy/src/gateway/ftp_reply.rs"]
+#[path = "../../crates/hashcache-upstream/src/gateway/ftp_reply.rs"]
 #[allow(dead_code, reason = "the gateway uses the rest")]
 mod ftp_reply;
 

@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 
 /// The reader of menus, straight from its source.
-#[path = "../../crates/hashcache-proxy/src/gateway/gopher_menu.rs"]
+#[path = "../../crates/hashcache-upstream/src/gateway/gopher_menu.rs"]
 #[allow(dead_code, reason = "the gateway uses the rest")]
 mod gopher_menu;
 

@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 
 /// The part of `upstream::http1` that does no I/O, straight from its source.
-#[path = "../../crates/hashcache-proxy/src/upstream/http1"]
+#[path = "../../crates/hashcache-upstream/src/http1"]
 mod http1 {
     pub(super) mod chunks;
     pub(super) mod repair;

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashcache_base::frame::document;
+use hashcache_upstream::offline::Line;
 use http::{HeaderValue, Method, Response, StatusCode, Version, header};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -47,7 +48,6 @@ use crate::dashboard::{self, Dashboard};
 use crate::explain::Explainer;
 use crate::inventory::Inventory;
 use crate::metrics::{Detail, Exposition};
-use crate::offline::Line;
 use crate::page::{self, PageReader};
 use crate::purge::Purger;
 

@@ -17,6 +17,9 @@ use hashcache_base::share::{Allowance, ShareReservation};
 use hashcache_http::{Authority, Host, Scheme, Space};
 use hashcache_link::pin::Pin as KeyPin;
 use hashcache_link::sent_to::SentTo;
+use hashcache_upstream::announced::ClientEnds;
+use hashcache_upstream::peer::{Peer, PeerMisses};
+use hashcache_upstream::pinned::Pins;
 use hashcache_wire::{Ending, Http2Kind, Protocol, Socket};
 use http::HeaderMap;
 use tokio::sync::watch;
@@ -25,9 +28,6 @@ use tokio::time::Instant;
 use crate::client_access::ClientAccess;
 use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{InterceptKind, SELF_TEST_HOST};
-use crate::peer::{Peer, PeerMisses};
-use crate::upstream::announced::ClientEnds;
-use crate::upstream::pinned::Pins;
 use crate::worker::{LiveSettings, Worker};
 
 /// One client's connection, as its requests see it; in HTTP/2, one stream of it.

@@ -16,13 +16,13 @@ use std::time::Duration;
 use hashcache::{Cache, Walk, WalkedObject};
 use hashcache_http::{Space, Target, UnixTime, target_of_key};
 use hashcache_store::StoredResponse;
+use hashcache_upstream::gateway::decode;
 use http::header::{CONTENT_TYPE, ETAG, HeaderName};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use crate::gateway::decode;
 use crate::worker::Common;
 
 /// Lists what is stored.

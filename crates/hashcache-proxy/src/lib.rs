@@ -33,15 +33,11 @@ mod reuse;
 mod site;
 
 // Connections to origins and peers.
-mod gateway;
 mod members;
-mod offline;
-mod peer;
 mod peers;
 mod queries;
 mod route;
 mod summary;
-mod upstream;
 
 // Pages, metrics and logs for operators.
 mod access_log;
@@ -70,6 +66,12 @@ pub use hashcache_base::tls::identity::{CertificateFiles, IdentityError};
 pub use hashcache_link::forward::{LinkForward, LinkForwardError};
 pub use hashcache_link::identity::{LinkIdentity, LinkIdentityError};
 pub use hashcache_link::pin::{Pin, PinError};
+pub use hashcache_upstream::offline::Offline;
+pub use hashcache_upstream::peer::{
+    Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
+    PeerSummary,
+};
+pub use hashcache_upstream::tls::AuthoritiesError;
 pub use history::counts::{By, Counts, Kind, KindCounts, Table, Totals};
 pub use history::file::{Read as HistoryRead, read as read_history};
 pub use history::name::Name as HistoryName;
@@ -78,11 +80,6 @@ pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
-pub use offline::Offline;
-pub use peer::{
-    Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
-    PeerSummary,
-};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{
@@ -94,4 +91,3 @@ pub use site::encode::Coding;
 pub use site::header_rules::{Change as HeaderChange, HeaderRuleError, HeaderRules, Message};
 pub use site::key_rules::{KeyRuleError, KeyRules, KeyRulesSpec};
 pub use site::spec::{Grace, HealthCheck, SentHost, Site, SiteError, SiteOrigin, Sites};
-pub use upstream::tls::AuthoritiesError;

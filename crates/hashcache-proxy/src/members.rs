@@ -24,7 +24,7 @@ use hashcache_peers::members::Member;
 use hashcache_peers::rendezvous;
 use http::HeaderMap;
 
-use crate::peer::{Peer, PeerKind};
+use hashcache_upstream::peer::{Peer, PeerKind};
 
 /// The members of the configuration in effect.
 #[derive(Debug)]
@@ -109,12 +109,14 @@ const OWNERS_MAX: usize = 2;
 mod tests {
     use std::collections::BTreeMap;
 
+    use hashcache_upstream::peer::{
+        Credentials, PeerFailure, PeerHttps, PeerMisses, PeerSettings, PeerSummary,
+    };
     use http::HeaderValue;
     use http::header::VIA;
     use tokio::time::Instant;
 
     use super::*;
-    use crate::peer::{Credentials, PeerFailure, PeerHttps, PeerMisses, PeerSettings, PeerSummary};
 
     fn list() -> Vec<Arc<Peer>> {
         let peer = |name: &str| {

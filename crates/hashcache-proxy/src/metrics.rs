@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hashcache_base::failure::Failure;
+use hashcache_upstream::peer::{Peer, PeerKind, PeerSummary};
 
 pub(crate) use exposition::{Detail, Exposition, Live, Requests};
 pub(crate) use htcp::{ClearResult, HtcpAnswer, HtcpCounts, HtcpIgnored, HtcpReply};
@@ -32,7 +33,6 @@ pub(crate) use icp::{IcpCounts, Unanswered};
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
 use crate::intercept::{Handshake, Reason};
-use crate::peer::{Peer, PeerKind, PeerSummary};
 use crate::purge;
 
 /// The counters of the process.

@@ -33,6 +33,7 @@ use hashcache_peers::htcp::{
     Body, Cleared, ClrReason, MINOR, Message, Operation, Response, Specifier,
 };
 use hashcache_peers::icp::{Answer, Query, Reply};
+use hashcache_upstream::peer::Peer;
 use http::HeaderMap;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -42,7 +43,6 @@ pub(crate) use self::line::Line;
 use crate::metrics::{
     ClearResult, HtcpCounts, HtcpIgnored, HtcpReply, IcpCounts, Metrics, Unanswered,
 };
-use crate::peer::Peer;
 use crate::route::{Replies, Route};
 
 /// The queries of the process.
@@ -497,11 +497,11 @@ mod tests {
     use std::net::UdpSocket;
 
     use hashcache_base::net::address::Purpose;
-
-    use super::*;
-    use crate::peer::{
+    use hashcache_upstream::peer::{
         Credentials, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
     };
+
+    use super::*;
     use crate::route::{RouteRequest, RouteSettings, Routes, Siblings};
 
     fn queries() -> Queries {

@@ -28,14 +28,14 @@ use hashcache_peers::carp::Array;
 use hashcache_peers::key::Key;
 use hashcache_peers::members::Member;
 use hashcache_peers::rendezvous::Members;
+use hashcache_upstream::peer::learned::Verdict;
+use hashcache_upstream::peer::{Peer, PeerHttps, PeerKind, PeerMisses, PeerSummary};
+use hashcache_upstream::{AbsoluteForm, Endpoint, Wanted};
 use http::HeaderMap;
 
 use crate::intercept::hosts::HostPattern;
 use crate::members::MemberList;
-use crate::peer::learned::Verdict;
-use crate::peer::{Peer, PeerHttps, PeerKind, PeerMisses, PeerSummary};
 use crate::site::live::SiteRequest;
-use crate::upstream::{AbsoluteForm, Endpoint, Wanted};
 
 /// Whether resources are fetched from their origins directly, beside or instead of peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -1026,12 +1026,12 @@ const VIA_MEMBERS_MAX: usize = 8;
 #[cfg(test)]
 mod tests {
     use hashcache_peers::filter::{Filter, Size};
-
-    use super::*;
-    use crate::peer::learned::{Learning, Received};
-    use crate::peer::{
+    use hashcache_upstream::peer::learned::{Learning, Received};
+    use hashcache_upstream::peer::{
         Credentials, PeerFailure, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
     };
+
+    use super::*;
 
     fn peer(name: &str, weight: u32, https: PeerHttps) -> Arc<Peer> {
         let settings = PeerSettings {

@@ -19,11 +19,11 @@ use hashcache_base::net::prefix::Prefix;
 use hashcache_base::tls::identity::CertificateFiles;
 use hashcache_link::forward::LinkForward;
 use hashcache_link::pin::Pin;
+use hashcache_upstream::offline::Offline;
+use hashcache_upstream::peer::PeerSettings;
 
 use crate::intercept::Intercept;
 use crate::mirror::Mirror;
-use crate::offline::Offline;
-use crate::peer::PeerSettings;
 use crate::route::RouteSettings;
 use crate::site::spec::Sites;
 

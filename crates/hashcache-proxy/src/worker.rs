@@ -33,6 +33,8 @@ use hashcache_http::{
 use hashcache_link::children::{Children, LinkServer};
 use hashcache_link::chunk_tables::ChunkTables;
 use hashcache_link::pin::Pin;
+use hashcache_upstream::offline::Chosen;
+use hashcache_upstream::{Destinations, Upstream};
 use hashcache_wan::pages::Packer;
 use hashcache_wire::Ending;
 use http::HeaderMap;
@@ -44,7 +46,6 @@ use crate::intercept::{InterceptState, Interceptor};
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::mirror::Mirrors;
 use crate::not_stored::RecentlyNotStored;
-use crate::offline::Chosen;
 use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::queries::Queries;
@@ -53,7 +54,6 @@ use crate::settings::{Mode, Reloadable, Settings};
 use crate::site::encode::EncodeBudget;
 use crate::site::live::LiveSites;
 use crate::summary::Summary;
-use crate::upstream::{self, Destinations, Upstream};
 
 /// State that all cores share and no reload changes.
 pub(crate) struct Common {
@@ -108,7 +108,7 @@ pub(crate) struct LiveSettings {
     /// For rules with times of the week.
     pub(crate) zone: Zone,
     pub(crate) mirrors: Mirrors,
-    pub(crate) upstream: upstream::UpstreamShared,
+    pub(crate) upstream: hashcache_upstream::UpstreamShared,
     /// Which next hops are asked for which resources.
     pub(crate) routes: Routes,
     /// The sites of a reverse proxy.
@@ -165,7 +165,7 @@ impl LiveSettings {
         settings: &Settings,
         generation: u64,
         own: &OwnAddresses,
-        upstream: upstream::UpstreamShared,
+        upstream: hashcache_upstream::UpstreamShared,
         (routes, sites): (Routes, Arc<LiveSites>),
         (identity, intercept, link): Shown,
         (lists, users, zone): (Arc<Lists>, Option<Arc<UserHashes>>, Zone),
@@ -214,7 +214,7 @@ impl LiveSettings {
             users,
             zone,
             mirrors: Mirrors::new(&settings.mirrors),
-            upstream: upstream::UpstreamShared {
+            upstream: hashcache_upstream::UpstreamShared {
                 destinations,
                 announced: settings.proxy_protocol_to.clone().into(),
                 ..upstream

@@ -23,11 +23,12 @@ const PROXY: &str = "hashcache-proxy";
 const SIM: &str = "hashcache-sim";
 const STORE: &str = "hashcache-store";
 const TESTKIT: &str = "hashcache-testkit";
+const UPSTREAM: &str = "hashcache-upstream";
 const WAN: &str = "hashcache-wan";
 const WIRE: &str = "hashcache-wire";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 17] = [
+const ARROWS: [Row; 18] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -103,10 +104,18 @@ const ARROWS: [Row; 17] = [
         uses: &[BASE, HTTP, LINK],
         tests_use: &[BASE, ENGINE],
     },
+    // Peers are reached as origins are; FTP and Gopher servers are origins, too.
+    Row {
+        name: UPSTREAM,
+        uses: &[BASE, ENGINE, HTTP, LINK, PEERS, WAN, WIRE],
+        tests_use: &[BASE],
+    },
     // Its tests use the clocks and certificates for tests, a feature of the base.
     Row {
         name: PROXY,
-        uses: &[ACCESS, BASE, ENGINE, HTTP, LINK, PEERS, STORE, WAN, WIRE],
+        uses: &[
+            ACCESS, BASE, ENGINE, HTTP, LINK, PEERS, STORE, UPSTREAM, WAN, WIRE,
+        ],
         tests_use: &[BASE, TESTKIT],
     },
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.

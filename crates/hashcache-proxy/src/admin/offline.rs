@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use hashcache_upstream::offline::{Line, Offline};
 use http::header::{LOCATION, ORIGIN};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -17,7 +18,6 @@ use serde_json::{Value, json};
 use super::access::{is_own_origin, other_origin};
 use super::answer::{error, plain, typed};
 use super::token::{Shown, Token};
-use crate::offline::{Line, Offline};
 
 pub(super) const PATH: &str = "/-/offline";
 

@@ -1,6 +1,7 @@
 //! The admin listener, asked over sockets.
 
 use hashcache_base::clock::Clock;
+use hashcache_upstream::UpstreamFigures;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -10,7 +11,6 @@ use crate::dashboard::dashboard_of_tests;
 use crate::intercept::InterceptState;
 use crate::intercept::refusals::ClientProgram;
 use crate::metrics::{EngineFigures, Metrics, StoreState};
-use crate::upstream::UpstreamFigures;
 
 fn admin(store: StoreState) -> Arc<Admin> {
     Arc::new(Admin::of(exposition(store), dashboard_of_tests()))

@@ -11,6 +11,7 @@ use hashcache_base::failure::Failure;
 use hashcache_base::net::address::Purpose;
 use hashcache_base::share::Share;
 use hashcache_http::{Authority, Scheme, via_members};
+use hashcache_upstream::channel::Channel;
 use hashcache_wire::Socket;
 use http::{HeaderMap, HeaderValue, Version};
 
@@ -20,7 +21,6 @@ use crate::connection::Connection;
 use crate::fetch::{Others, Patience, is_final};
 use crate::log_entry::TunnelEntryBuilder;
 use crate::route::{NextHop, Route, RouteRequest, Siblings};
-use crate::upstream::channel::Channel;
 use crate::worker::Worker;
 
 /// The destination of a CONNECT.

@@ -20,6 +20,8 @@ use hashcache_base::failure::Failure;
 use hashcache_base::share::ShareReservation;
 use hashcache_base::task::spawn_local;
 use hashcache_http::{Authority, Host, RequestTarget, Scheme, UnixTime};
+use hashcache_upstream::Unverified;
+use hashcache_upstream::channel::Channel;
 use hashcache_wire::{INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};
 use http::header::{USER_AGENT, VIA};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -35,8 +37,6 @@ use crate::intercept::peek::peek;
 use crate::intercept::refusals::ClientProgram;
 use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason, suits};
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
-use crate::upstream::Unverified;
-use crate::upstream::channel::Channel;
 use crate::worker::{LiveSettings, Worker};
 
 /// A CONNECT that may be intercepted, as far as the host name tells.

@@ -19,6 +19,8 @@ use hashcache_base::net::address::check_connect_port;
 use hashcache_base::task::spawn_local;
 use hashcache_http::{Authority, HASHCACHE_LINK};
 use hashcache_link::chunk_field::ChunkField;
+use hashcache_upstream::Upgrade;
+use hashcache_upstream::channel::Channel;
 use hashcache_wire::Http2Kind;
 use http::{HeaderMap, Version};
 
@@ -29,8 +31,6 @@ use self::tunnel::Side;
 use crate::connection::Connection;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::permission::Permission;
-use crate::upstream::Upgrade;
-use crate::upstream::channel::Channel;
 
 /// Connects first, so that the client gets an error response if that fails. Then answers 200 with
 /// these fields and forwards bytes.

@@ -19,14 +19,14 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use hashcache_upstream::Switched;
+use hashcache_upstream::channel::Channel;
 use hashcache_wire::Socket;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::connection::Connection;
 use crate::log_entry::TunnelEntryBuilder;
-use crate::upstream::Switched;
-use crate::upstream::channel::Channel;
 
 /// Bytes that a tunnel has forwarded so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

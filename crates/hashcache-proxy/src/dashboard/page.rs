@@ -6,6 +6,7 @@
 use std::fmt::{self, Write as _};
 
 use hashcache_base::frame::Escaped;
+use hashcache_upstream::offline::Offline;
 use serde_json::Value;
 
 use super::Buttons;
@@ -16,7 +17,6 @@ use crate::history::Overview;
 use crate::history::counts::{By, Counts, Kind, Table, Totals};
 use crate::history::name::Name;
 use crate::metrics::StoreState;
-use crate::offline::Offline;
 
 /// The document with all parts.
 pub(super) fn document(moment: &Moment) -> String {

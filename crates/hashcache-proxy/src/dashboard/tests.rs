@@ -3,13 +3,13 @@
 use hashcache::device::MemoryDevice;
 use hashcache::{Cache, Config};
 use hashcache_base::clock::Clock;
+use hashcache_upstream::UpstreamFigures;
 use http_body_util::BodyExt as _;
 
 use super::*;
 use crate::access_log::AccessLogger;
 use crate::history::name::Persons;
 use crate::metrics::{EngineFigures, Metrics, StoreState};
-use crate::upstream::UpstreamFigures;
 
 pub(crate) fn dashboard_of_tests() -> Arc<Dashboard> {
     let config = Config {

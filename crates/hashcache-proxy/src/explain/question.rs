@@ -6,7 +6,7 @@ use hashcache_http::{RequestTarget, Scheme, Target, UnixTime, octet_text, parse_
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::{Map, Value, json};
 
-use crate::gateway::decode;
+use hashcache_upstream::gateway::decode;
 
 /// What is asked. The default is a GET without fields, from this machine, now.
 #[derive(Clone, Debug, Default)]

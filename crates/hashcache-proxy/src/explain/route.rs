@@ -3,10 +3,10 @@
 use hashcache_base::failure::Failure;
 use hashcache_base::net::address::Purpose;
 use hashcache_http::{Scheme, Space, via_members};
+use hashcache_upstream::peer::{Peer, PeerKind};
 use serde_json::{Value, json};
 
 use super::Asked;
-use crate::peer::{Peer, PeerKind};
 use crate::route::{Hop, Route, RouteRequest, Siblings};
 use crate::worker::{Common, route_request};
 

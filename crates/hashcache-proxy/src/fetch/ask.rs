@@ -16,18 +16,18 @@ use std::time::Duration;
 
 use hashcache_base::failure::Failure;
 use hashcache_http::{PROXY_STATUS, Vary, via_names};
+use hashcache_upstream::peer::Peer;
+use hashcache_upstream::{
+    RequestBody, SendFailure, SendOptions, Unanswered, UpstreamExchange, copy_of,
+};
 use http::header::{CACHE_CONTROL, CACHE_STATUS, COOKIE, PROXY_AUTHENTICATE, REFERER};
 use http::{HeaderMap, HeaderName, Request, StatusCode};
 use tokio::time::{Instant, timeout};
 
 use super::patience::{Patience, while_in_service};
-use crate::peer::Peer;
 use crate::route::{Hop, NextHop, Route};
 use crate::site::health::Outcome;
 use crate::site::live::{Busy, LiveSite, SiteRequest};
-use crate::upstream::{
-    RequestBody, SendFailure, SendOptions, Unanswered, UpstreamExchange, copy_of,
-};
 use crate::worker::Worker;
 
 /// A response, and the hop that gave it.

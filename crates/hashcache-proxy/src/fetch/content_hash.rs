@@ -6,7 +6,7 @@
 //! Cost: 1 to 4 ms a MB, where digests are kept and the content came in ordinary HTTP.
 use hashcache_wan::digest::{Digest, Running};
 
-use crate::upstream::ResponseBody;
+use hashcache_upstream::ResponseBody;
 
 /// The hash of what was received so far.
 pub(super) enum ContentHash {

@@ -5,6 +5,7 @@ use hashcache_http::{
     Space, Target, UnixTime, Upgrading, connection_spares_storing, covers_whole, ensure_date,
     is_multipart, parse_content_range, remove_broken_cache_status, strip_request, strip_response,
 };
+use hashcache_upstream::{RequestBody, set_target};
 use http::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, EXPECT, HOST, IF_MATCH, IF_MODIFIED_SINCE,
     IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, SET_COOKIE,
@@ -12,7 +13,6 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 
 use crate::settings::Mode;
-use crate::upstream::{RequestBody, set_target};
 use crate::worker::Worker;
 
 /// A copy of a client's fields, with room for those that are added on the way to an origin: a map

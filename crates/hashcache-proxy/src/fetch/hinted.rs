@@ -18,6 +18,7 @@ use hashcache_http::{HintUse, OnError, RequestFacts, Reuse, Space, cache_key, re
 use hashcache_link::counters::LinkCounters;
 use hashcache_link::hints::Hints;
 use hashcache_store::{ObjectPlace, StoreLookup, look_up};
+use hashcache_upstream::pinned::Pinning;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue,
     REFERER, USER_AGENT,
@@ -30,7 +31,6 @@ use super::counters::ByteCount;
 use super::{Cause, Extent, FetchSpec, SelectedResponse, fetch, requester};
 use crate::collapse::{Background, BackgroundBound, Role};
 use crate::route::Siblings;
-use crate::upstream::pinned::Pinning;
 use crate::worker::Worker;
 
 /// Fetches what the hints name for the page of `spec`, each object in a task of its own.

@@ -17,6 +17,7 @@ use hashcache_http::{
 };
 use hashcache_store::put::{ContentWriter, page_memory};
 use hashcache_store::{ObjectPlace, PACKED_BYTES_MAX, PageTable, StoredResponse};
+use hashcache_upstream::UpstreamExchange;
 use hashcache_wan::pages::{PACKER_BYTES, Packer};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
@@ -33,7 +34,6 @@ use crate::page_groups::PageRequest;
 use crate::purge::labels_of;
 use crate::route::Route;
 use crate::site::encode::{LENGTH_MIN, is_plain_text};
-use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
 const PAGE: u64 = hashcache::PAGE as u64;

@@ -16,15 +16,15 @@ use hashcache_base::task::spawn_local;
 use hashcache_http::parse_http_date;
 use hashcache_peers::digest::{BLOCK_BYTES, ControlBlock, PATH};
 use hashcache_peers::filter::Filter;
+use hashcache_upstream::peer::learned::{Begun, Learning, Received, position};
+use hashcache_upstream::peer::{Peer, PeerSummary};
+use hashcache_upstream::{Endpoint, RequestBody, ResponseBody, SendOptions};
 use http::header::{ACCEPT, CONTENT_LENGTH, ETAG, EXPIRES, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use tokio::time::{Instant, timeout};
 use tracing::{debug, info};
 
-use crate::peer::learned::{Begun, Learning, Received, position};
-use crate::peer::{Peer, PeerSummary};
 use crate::route::Route;
-use crate::upstream::{Endpoint, RequestBody, ResponseBody, SendOptions};
 use crate::worker::Worker;
 
 /// Fetches the digest of `peer`, unless another task does.

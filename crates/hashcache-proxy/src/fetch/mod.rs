@@ -51,6 +51,7 @@ use hashcache_http::{
 use hashcache_link::coding::LinkCoding;
 use hashcache_link::hints::Hints;
 use hashcache_store::StoredResponse;
+use hashcache_upstream::SendOptions;
 use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
 use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
@@ -68,7 +69,6 @@ use crate::collapse::{Leader, SharedFailure, SharedResponse};
 use crate::metrics::CountedBytes;
 use crate::mirror::note_negotiation;
 use crate::route::{Route, Siblings};
-use crate::upstream::SendOptions;
 use crate::worker::Worker;
 
 /// Runs a fetch. `byte_count` counts the bytes from upstream.

@@ -16,7 +16,7 @@ use hashcache_base::failure::Failure;
 use hashcache_base::limits::Limits;
 use tokio::time::{Instant, timeout};
 
-use crate::peer::Peer;
+use hashcache_upstream::peer::Peer;
 
 /// The time that the peers of one request have left.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +98,10 @@ mod tests {
 
     use tokio::time::sleep;
 
+    use hashcache_upstream::peer::{
+        Credentials, PeerHttps, PeerKind, PeerMisses, PeerSettings, PeerSummary,
+    };
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -126,12 +130,29 @@ mod tests {
         assert_eq!(waited.unwrap(), "page");
     }
 
+    fn parent() -> Peer {
+        let settings = PeerSettings {
+            name: "a".into(),
+            kind: PeerKind::Parent,
+            url: "http://192.0.2.1:3128".parse().unwrap(),
+            credentials: Credentials::None,
+            https: PeerHttps::Tunnel,
+            icp: None,
+            htcp: None,
+            summary: PeerSummary::None,
+            misses: PeerMisses::Fetched,
+            weight: 1,
+            pin: None,
+        };
+        settings.load(None).unwrap()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn several_silent_peers_take_hardly_more_than_one() {
         let mut patience = Patience::new(&Limits::default());
         let begun = Instant::now();
         for _ in 0..5 {
-            let peer = Arc::new(crate::peer::tests::parent("a"));
+            let peer = Arc::new(parent());
             assert!(patience.wait(&peer, &[], pending::<()>()).await.is_err());
         }
         let bar = Limits::default().peer_first_byte_time + 4 * LATE + Duration::from_millis(10);

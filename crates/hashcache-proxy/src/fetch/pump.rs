@@ -22,6 +22,7 @@ use hashcache_link::coding::LinkCoding;
 use hashcache_link::usage::LinkUsage;
 use hashcache_store::StoredResponse;
 use hashcache_store::put::ContentWriter;
+use hashcache_upstream::{RequestBody, ResponseBody, SendOptions};
 use http::header::{IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Frame;
@@ -35,7 +36,6 @@ use super::keep::keep_replaced;
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take_content, take_end};
 use super::spec::{Cause, FetchSpec, is_failing};
 use crate::metrics::CountedBytes;
-use crate::upstream::{RequestBody, ResponseBody, SendOptions};
 use crate::worker::Worker;
 
 /// How often a broken transfer is resumed.

@@ -34,6 +34,8 @@ use hashcache_http::{
 };
 use hashcache_link::coding::{LinkCoding, StoredHere};
 use hashcache_store::StoredResponse;
+use hashcache_upstream::announced::ClientEnds;
+use hashcache_upstream::{ResponseBody, SendOptions, UpstreamExchange};
 use http::header::{DATE, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use tokio::sync::oneshot;
@@ -49,8 +51,6 @@ use super::variant::change;
 use crate::in_flight_ranges::{RangeClaim, RangeGuard};
 use crate::metrics::CountedBytes;
 use crate::route::Route;
-use crate::upstream::announced::ClientEnds;
-use crate::upstream::{ResponseBody, SendOptions, UpstreamExchange};
 use crate::worker::Worker;
 
 /// The stored response whose range is fetched, and the client that pays for it.
@@ -197,7 +197,7 @@ fn part_request(
     worker: &Worker,
     spec: &RangeFetchSpec,
     guard: &RangeGuard,
-) -> Option<http::Request<crate::upstream::RequestBody>> {
+) -> Option<http::Request<hashcache_upstream::RequestBody>> {
     let validator = spec.validator.clone()?;
     let last = guard.end().checked_sub(1)?;
     let mut fields = part_fields(worker, &spec.target, &spec.fields, spec.version);

@@ -17,14 +17,14 @@ use hashcache_base::share::Share;
 use hashcache_http::{
     EntityTag, Target, accept_stored_coding, continues_stored, is_multipart, parse_content_range,
 };
+use hashcache_upstream::announced::ClientEnds;
+use hashcache_upstream::{ResponseBody, SendOptions};
 use http::header::{ETAG, IF_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 
 use super::ask::ask;
 use super::fields::{part_fields, request};
 use crate::route::Route;
-use crate::upstream::announced::ClientEnds;
-use crate::upstream::{ResponseBody, SendOptions};
 use crate::worker::Worker;
 
 /// The request of a client, as far as one for the rest repeats it.

@@ -17,6 +17,9 @@ use hashcache_link::dictionary::StoredContent;
 use hashcache_link::named::NamedLookup;
 use hashcache_store::follow::ContentFollower;
 use hashcache_store::{ObjectPlace, StoredResponse};
+use hashcache_upstream::announced::ClientEnds;
+use hashcache_upstream::pinned::Pinning;
+use hashcache_upstream::{Informational, ResponseBody};
 use http::header::RANGE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
 use tokio::sync::oneshot;
@@ -28,9 +31,6 @@ use crate::collapse::Requester;
 use crate::in_flight_ranges::AwaitedRange;
 use crate::page_groups::NotedGroup;
 use crate::route::{NextHop, Route, Siblings};
-use crate::upstream::announced::ClientEnds;
-use crate::upstream::pinned::Pinning;
-use crate::upstream::{Informational, ResponseBody};
 use crate::worker::Worker;
 
 /// The resource to fetch, and the client that pays for the fetch.

@@ -14,11 +14,11 @@ use hashcache::{Hit, HourChange, Intent, Update, Updated, Version};
 use hashcache_base::share::Network;
 use hashcache_http::{Variant, VariantPlace, VariantTable, Vary, not_modified_confirms};
 use hashcache_store::{ObjectPlace, StoredResponse};
+use hashcache_upstream::UpstreamExchange;
 use http::header::{ETAG, HeaderMap};
 
 use super::mark::fresh_until;
 use super::spec::{FetchSpec, SelectedResponse};
-use crate::upstream::UpstreamExchange;
 use crate::worker::Worker;
 
 /// The intents of a fetch, drawn before its request was sent.

@@ -11,6 +11,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use hashcache_access::quota::LimiterFigures;
 use hashcache_base::clock::Clock;
+use hashcache_upstream::UpstreamFigures;
+use hashcache_upstream::offline::{Line, Offline};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -28,9 +30,7 @@ use super::{
 };
 use crate::access_log::AccessLogger;
 use crate::intercept::InterceptState;
-use crate::offline::{Line, Offline};
 use crate::site::live::LiveSites;
-use crate::upstream::UpstreamFigures;
 
 /// Reads the engine's figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hashcache_access::quota::LimiterFigures;
+use hashcache_upstream::UpstreamFigures;
+use hashcache_upstream::peer::Peer;
 
 use super::exposition::Exposition;
 use super::links::LinkFigure;
 use super::origins::{self, ShownOrigin};
 use super::{EngineFigures, Opened, WorkerMetrics};
 use crate::access_log::LogFigures;
-use crate::peer::Peer;
-use crate::upstream::UpstreamFigures;
 
 /// Snapshot of all sources of metrics, for one page.
 pub(super) struct Moment<'a> {

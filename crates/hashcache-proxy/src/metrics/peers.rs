@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hashcache_upstream::peer::learned::LearnedCounts;
 use tokio::time::Instant;
 
 use super::moment::Moment;
@@ -10,7 +11,6 @@ use super::table::{
     Values::{Lines, Whole, Words},
     counter, gauge,
 };
-use crate::peer::learned::LearnedCounts;
 
 /// ICP.
 pub(super) static ICP: &[Figure] = &[

@@ -82,7 +82,7 @@ fn figures() -> EngineFigures {
 
 pub(super) fn exposition(metrics: &Arc<Metrics>) -> Exposition {
     let (clock, log) = (Arc::new(Clock::start(None)), Arc::new(AccessLogger::none()));
-    let upstream = || crate::upstream::UpstreamFigures { busy: 9, idle: 10 };
+    let upstream = || hashcache_upstream::UpstreamFigures { busy: 9, idle: 10 };
     Exposition::new(Arc::clone(metrics), clock, log, figures, upstream)
 }
 

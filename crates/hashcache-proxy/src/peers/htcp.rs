@@ -22,6 +22,7 @@ use hashcache_peers::htcp::{
     datagram, parse,
 };
 use hashcache_peers::icp::Answer;
+use hashcache_upstream::peer::Peer;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
@@ -30,7 +31,6 @@ use super::answer::{Answerer, Begun};
 use super::udp::{RATE_MAX, Rates};
 use crate::client_access::ClientAccess;
 use crate::metrics::{ClearResult, HtcpAnswer, HtcpIgnored};
-use crate::peer::Peer;
 use crate::queries::{Queries, REMEMBERED, check, message};
 use crate::settings::Mode;
 use crate::worker::Common;

@@ -15,13 +15,13 @@ use hashcache::Cache;
 use hashcache_base::task::spawn;
 use hashcache_peers::icp::{self, Answer, Ignored, Message, Query};
 use hashcache_peers::update;
+use hashcache_upstream::peer::{Peer, PeerMisses, PeerSummary};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
 use super::answer::{Answerer, Begun};
 use crate::client_access::ClientAccess;
 use crate::metrics::Unanswered;
-use crate::peer::{Peer, PeerMisses, PeerSummary};
 use crate::queries::{Queries, REMEMBERED};
 use crate::worker::Common;
 

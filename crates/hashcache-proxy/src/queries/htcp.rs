@@ -12,7 +12,7 @@ use hashcache_peers::htcp::{Body, Message, Unsendable, datagram};
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE};
 
-use crate::peer::Peer;
+use hashcache_upstream::peer::Peer;
 
 /// The fields of `request` by which responses usually vary and that say little about a client, as
 /// lines that end with CR LF.

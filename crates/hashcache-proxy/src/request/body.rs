@@ -18,6 +18,7 @@ use hashcache_base::failure::Failure;
 use hashcache_base::share::{Allowance, Network, ShareReservation};
 use hashcache_store::content::{ContentReader, Payers};
 use hashcache_store::follow::ContentFollower;
+use hashcache_upstream::ResponseBody;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -30,7 +31,6 @@ use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
 use crate::mirror::Rewriting;
 use crate::site::encode::{Encoder, Verdict};
 use crate::summary::DigestReader;
-use crate::upstream::ResponseBody;
 use crate::worker::Worker;
 
 /// The content of a response.

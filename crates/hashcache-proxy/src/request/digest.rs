@@ -10,6 +10,7 @@ use std::sync::Arc;
 use hashcache_base::failure::Failure;
 use hashcache_http::{Target, UnixTime, http_date, parse_http_date};
 use hashcache_peers::digest::{CONTENT_TYPE as DIGEST, PATH};
+use hashcache_upstream::peer::learned::entity_tag;
 use hashcache_wire::ClientBody;
 use http::header::{CONTENT_TYPE, ETAG, EXPIRES, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -20,7 +21,6 @@ use super::transaction::Answer;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::log_entry::LogEntryBuilder;
-use crate::peer::learned::entity_tag;
 use crate::summary::{DigestReader, Edition};
 
 /// The answer to a request of a peer for something that caches ask each other; `None`: the request

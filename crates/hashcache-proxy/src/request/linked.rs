@@ -21,6 +21,7 @@ use hashcache_link::dictionary::{DICTIONARY_BYTES_MIN, StoredContent};
 use hashcache_link::hints::PageObject;
 use hashcache_link::usage::DictionaryKind;
 use hashcache_store::StoredResponse;
+use hashcache_upstream::pinned::LinkedLogin;
 use hashcache_wan::digest::Digest;
 use hashcache_wan::memory::encoder_bytes;
 use hashcache_wan::sketch::{ASKED_BYTES, Sketcher};
@@ -36,7 +37,6 @@ use super::named::{self, Resemblance, Search};
 use super::page_object::page_of;
 use crate::connection::Connection;
 use crate::fetch::counters::ByteCount;
-use crate::upstream::pinned::LinkedLogin;
 
 /// A request of a child that reads frames or takes part in hints.
 #[derive(Debug)]

@@ -46,6 +46,7 @@ use hashcache_http::{
     asks_for_upgrade, cache_key,
 };
 use hashcache_store::{StoreLookup, look_up};
+use hashcache_upstream::gateway;
 use hashcache_wire::{ClientBody, HeadInfo, RequestForm, RequestHead};
 use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -63,7 +64,6 @@ use crate::connection::Connection;
 use crate::fetch::SelectedResponse;
 use crate::fetch::counters::ByteCount;
 use crate::fetch::variant::with_objects;
-use crate::gateway;
 use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, PageReader};

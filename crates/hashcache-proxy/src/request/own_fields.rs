@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hashcache_http::{CacheStatus, Forward, PROXY_SUPPORT, SESSION_BASED, binds_connection};
+use hashcache_upstream::ResponseBody;
 use http::header::WWW_AUTHENTICATE;
 use http::{HeaderMap, Response, Version};
 
@@ -13,7 +14,6 @@ use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::fetch::Rest;
 use crate::route::NextHop;
-use crate::upstream::ResponseBody;
 
 /// A response of upstream that is not stored.
 pub(super) fn passed(

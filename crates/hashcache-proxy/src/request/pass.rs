@@ -19,6 +19,8 @@ use hashcache_http::{
 };
 use hashcache_link::coding::{LinkCoding, StoredHere};
 use hashcache_store::{StoreLookup, look_up};
+use hashcache_upstream::pinned::{Pinning, Turn};
+use hashcache_upstream::{RequestBody, SendOptions, set_target};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 
 use super::body::Body;
@@ -31,8 +33,6 @@ use crate::fetch::confirm::{self, Times};
 use crate::fetch::{self, AskFailure, SelectedResponse};
 use crate::log_entry::LogEntryBuilder;
 use crate::route::Route;
-use crate::upstream::pinned::{Pinning, Turn};
-use crate::upstream::{RequestBody, SendOptions, set_target};
 
 /// Forwards a request and returns its response; nothing is stored.
 pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answer {

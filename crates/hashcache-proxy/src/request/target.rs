@@ -15,6 +15,8 @@ use hashcache_http::{
     Authority, RequestTarget, Scheme, Target, TargetError, Upgrading, asks_for_upgrade,
     keeps_login, octet_text, parse_target, settle_modified_since, strip_request,
 };
+use hashcache_upstream::gateway::{self, decode};
+use hashcache_upstream::pinned::KeptLogin;
 use hashcache_wire::{ClientBody, ContentFraming, HeadInfo};
 use http::header::{AUTHORIZATION, CONNECTION, HOST, MAX_FORWARDS, UPGRADE};
 use http::{HeaderValue, Method, Request, StatusCode, Version};
@@ -23,9 +25,7 @@ use super::own;
 use super::transaction::Answer;
 use crate::connect::intercepted::refusal;
 use crate::connection::Connection;
-use crate::gateway::{self, decode};
 use crate::log_entry::LogEntryBuilder;
-use crate::upstream::pinned::KeptLogin;
 
 /// Parses the target of a request. All errors are the client's.
 pub(super) fn parse(

@@ -20,6 +20,8 @@ use hashcache_http::{
     logs_in_connection, origin_conditions_hold,
 };
 use hashcache_store::{ObjectPlace, StoredResponse};
+use hashcache_upstream::Informational;
+use hashcache_upstream::pinned::{KeptLogin, LinkedLogin, PinKey, Pinning};
 use hashcache_wire::{ClientBody, ContentFraming, HeadInfo};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -35,8 +37,6 @@ use crate::log_entry::LogEntryBuilder;
 use crate::page_groups::{NotedGroup, PageRequest};
 use crate::route::{Route, Siblings};
 use crate::site::live::{ORIGIN, Sender, SiteRequest};
-use crate::upstream::Informational;
-use crate::upstream::pinned::{KeptLogin, LinkedLogin, PinKey, Pinning};
 use crate::worker::Worker;
 
 /// A response, or the reason why there is none.

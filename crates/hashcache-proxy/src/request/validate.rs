@@ -11,6 +11,7 @@ use hashcache::Hit;
 use hashcache_base::failure::Failure;
 use hashcache_http::{FactFlags, Forward, MethodKind, OnError};
 use hashcache_store::{ObjectPlace, StoredResponse};
+use hashcache_upstream::pinned::Pinning;
 use http::StatusCode;
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
@@ -25,7 +26,6 @@ use crate::access_log::Outcome;
 use crate::collapse::{Followed, Role, Succession};
 use crate::fetch::background::revalidate_in_background;
 use crate::fetch::{Cause, Fetched, SelectedResponse, is_error};
-use crate::upstream::pinned::Pinning;
 
 /// Asks upstream whether a stored response is still valid.
 pub(super) async fn validate(

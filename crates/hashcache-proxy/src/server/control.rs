@@ -12,6 +12,9 @@ use hashcache_base::clock::zone::Zone;
 use hashcache_base::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
 use hashcache_link::children::LinkServer;
 use hashcache_link::identity::{LinkIdentity, LinkIdentityError};
+use hashcache_upstream::peer::{CredentialsError, PROBE_DUE, Peer};
+use hashcache_upstream::tls::Trust;
+use hashcache_upstream::unreachable::UnreachableCache;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -31,13 +34,9 @@ use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::intercept::Interceptor;
 use crate::metrics::{Metrics, Reload};
-use crate::peer::{CredentialsError, PROBE_DUE, Peer};
 use crate::route::Routes;
 use crate::settings::{Mode, ReloadedSettings, Settings};
 use crate::site::live::LiveSites;
-use crate::upstream;
-use crate::upstream::tls::Trust;
-use crate::upstream::unreachable::UnreachableCache;
 use crate::worker::{Common, LiveSettings};
 
 /// The main thread, which handles signals while the cores serve clients.
@@ -177,7 +176,7 @@ impl Control {
         if !settled {
             identity.clone_from(&old.identity);
         }
-        let upstream = upstream::UpstreamShared {
+        let upstream = hashcache_upstream::UpstreamShared {
             trust,
             // An operator who reloads may just have repaired the network.
             unreachable: UnreachableCache::new(settings.reloadable.unreachable_lifetime),

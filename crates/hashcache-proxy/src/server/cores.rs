@@ -19,6 +19,8 @@ use hashcache_base::share::{Allowance, GiveUp};
 use hashcache_base::task::spawn_local;
 use hashcache_http::Scheme;
 use hashcache_link::forward::LinkForward;
+use hashcache_upstream::announced::ClientEnds;
+use hashcache_upstream::pinned::Pins;
 use hashcache_wire::{Ending, Http2Kind, Protocol, Socket};
 use http::StatusCode;
 use tokio::net::{TcpListener, TcpStream};
@@ -48,8 +50,6 @@ use crate::page::{self, PageContext, PageReader};
 use crate::request;
 use crate::request::memory_hit::MemoryHits;
 use crate::settings::{Speaks, Startup};
-use crate::upstream::announced::ClientEnds;
-use crate::upstream::pinned::Pins;
 use crate::worker::{Common, Worker};
 
 /// Input of a core's thread.

@@ -21,6 +21,8 @@ use hashcache_base::task::spawn_local;
 use hashcache_link::chunk_field::ChunkField;
 use hashcache_link::forward::LinkForward;
 use hashcache_link::parent::ParentLink;
+use hashcache_upstream::channel::Channel;
+use hashcache_upstream::peer::Peer;
 use hashcache_wire::Socket;
 use http::Method;
 use tokio::net::{TcpListener, TcpStream};
@@ -33,9 +35,7 @@ use crate::client_access::ClientAccess;
 use crate::connect::chunked::{self, ChunkPair, Ended, Moved};
 use crate::connect::tunnel::{self, Carried};
 use crate::log_entry::TunnelEntryBuilder;
-use crate::peer::Peer;
 use crate::route::NextHop;
-use crate::upstream::channel::Channel;
 use crate::worker::Worker;
 
 /// What a core needs to serve a forwarded port.

@@ -25,6 +25,7 @@ use hashcache_http::Scheme;
 use hashcache_link::children::Entered;
 use hashcache_link::pin::Pin;
 use hashcache_link::{STREAMS, TURN_TIME, Windows};
+use hashcache_upstream::pinned::Pins;
 use hashcache_wire::{
     self, HTTP_2_BYTES, Http2Kind, Protocol, Socket, TLS_BYTES, link_bytes, link_handshake,
 };
@@ -38,7 +39,6 @@ use tracing::{debug, info, warn};
 use super::stage::{Stage, accept_while_serving, stop_for};
 use crate::client_access::ClientAccess;
 use crate::connection::{Connection, LinkedChild, ServeInside};
-use crate::upstream::pinned::Pins;
 use crate::worker::Worker;
 
 /// What a core needs to accept children.

@@ -18,6 +18,9 @@ use hashcache_base::task::spawn_local;
 use hashcache_link::counters::LinkCounters;
 use hashcache_link::parent::{ParentLink, advice};
 use hashcache_link::{SLOW_START_ADVICE, slow_start_after_idle};
+use hashcache_upstream::Upstream;
+use hashcache_upstream::linked::{LinkEnd, OpenedLink};
+use hashcache_upstream::peer::{Peer, PeerKind};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::watch;
@@ -26,9 +29,6 @@ use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use crate::metrics::links::{LinkFigure, LinkView};
-use crate::peer::{Peer, PeerKind};
-use crate::upstream::Upstream;
-use crate::upstream::linked::{LinkEnd, OpenedLink};
 use crate::worker::Common;
 
 /// The thread that keeps links open, once there is one.

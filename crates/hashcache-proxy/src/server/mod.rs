@@ -56,6 +56,10 @@ use hashcache_base::task::spawn;
 use hashcache_base::tls::verified_hosts::VerifiedHosts;
 use hashcache_http::Pseudonym;
 use hashcache_link::chunk_tables::ChunkTables;
+use hashcache_upstream::Destinations;
+use hashcache_upstream::dns::{DnsCache, NameServers};
+use hashcache_upstream::tls::Trust;
+use hashcache_upstream::unreachable::UnreachableCache;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
@@ -88,10 +92,6 @@ use crate::purge::Purger;
 use crate::queries::Queries;
 use crate::settings::{Listen, ReloadedSettings, Settings, StateFiles};
 use crate::site::live::LiveSites;
-use crate::upstream::dns::{DnsCache, NameServers};
-use crate::upstream::tls::Trust;
-use crate::upstream::unreachable::UnreachableCache;
-use crate::upstream::{self, Destinations};
 use crate::worker::{Common, LiveSettings};
 
 /// The addresses that [`run`] has bound.
@@ -203,7 +203,7 @@ pub fn run<E: fmt::Display>(
     let own = OwnAddresses::of_this_machine();
     let limits = Arc::new(settings.startup.limits.clone());
     let names = DnsCache::new(NameServers::System, settings.startup.limits.dns_time);
-    let shared = upstream::UpstreamShared::new(
+    let shared = hashcache_upstream::UpstreamShared::new(
         names,
         Destinations::new(&[], &[], own.clone()),
         own.clone(),
@@ -211,7 +211,7 @@ pub fn run<E: fmt::Display>(
         limits,
         via.chain(&http::HeaderMap::new(), http::Version::HTTP_11),
     );
-    let shared = upstream::UpstreamShared {
+    let shared = hashcache_upstream::UpstreamShared {
         verified: Arc::clone(&verified),
         unreachable: UnreachableCache::new(settings.reloadable.unreachable_lifetime),
         listeners: (listen.iter().copied())
@@ -519,7 +519,7 @@ fn exposition(
     clock: &Arc<Clock>,
     log: &Arc<AccessLogger>,
     cache: &Cache,
-    upstream: &upstream::UpstreamShared,
+    upstream: &hashcache_upstream::UpstreamShared,
 ) -> Exposition {
     let (cache, permits) = (cache.clone(), upstream.permits.clone());
     let figures = move || {

@@ -11,6 +11,7 @@ use hashcache_access::lists;
 use hashcache_access::users::users_of;
 use hashcache_base::clock::Clock;
 use hashcache_base::tls::identity::{IdentityError, pair};
+use hashcache_upstream::tls::read_authorities;
 
 use super::control::{interceptor, link_identity, zone};
 use super::stage::RunError;
@@ -21,7 +22,6 @@ use crate::access_log::AccessLogger;
 use crate::admin::read_token;
 use crate::peers;
 use crate::settings::{Listen, Settings};
-use crate::upstream::tls::read_authorities;
 
 /// Every reason for which [`super::run`] would fail with `settings` and `supervisor` that can be
 /// known without starting.

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache_base::task::spawn_local;
+use hashcache_upstream::peer::{PROBE_DUE, Peer};
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::debug;
 
 use crate::fetch::learn::learn;
-use crate::peer::{PROBE_DUE, Peer};
 use crate::worker::Worker;
 
 /// Probes peers until the core ends.

@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::upstream::announced::{
+use hashcache_upstream::announced::{
     ClientEnds, LOCAL, PROXY, SIGNATURE, TCP_OVER_IPV4, TCP_OVER_IPV6,
 };
 
@@ -123,12 +123,12 @@ const REST_MAX: usize = 4 << 10;
 
 #[cfg(test)]
 mod tests {
+    use hashcache_upstream::announced::header;
     use proptest::collection::vec;
     use proptest::prelude::*;
     use tokio::runtime::Builder;
 
     use super::*;
-    use crate::upstream::announced::header;
 
     /// The result for these bytes, and what is left of them.
     async fn read_from(mut bytes: &[u8]) -> (io::Result<Option<ClientEnds>>, &[u8]) {

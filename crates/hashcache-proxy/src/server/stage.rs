@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::peer::CredentialsError;
-use crate::upstream::tls::AuthoritiesError;
+use hashcache_upstream::peer::CredentialsError;
+use hashcache_upstream::tls::AuthoritiesError;
 
 /// The stages of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

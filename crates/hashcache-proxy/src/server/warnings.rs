@@ -10,9 +10,9 @@ use hashcache_access::lists;
 use hashcache_access::quota::{LimitPer, LimitSettings};
 use hashcache_access::users::users_of;
 use hashcache_base::clock::zone::Zone;
+use hashcache_upstream::peer::PeerSettings;
 use tracing::warn;
 
-use crate::peer::PeerSettings;
 use crate::settings::Settings;
 
 /// What is most likely not meant.

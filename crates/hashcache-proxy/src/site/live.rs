@@ -19,6 +19,7 @@ use bytes::Bytes;
 use hashcache_base::failure::Failure;
 use hashcache_base::net::address::Purpose;
 use hashcache_http::{Authority, Exempt, Origin, Scheme, Target};
+use hashcache_upstream::Endpoint;
 use http::header::{ACCEPT_ENCODING, COOKIE, HOST, VARY};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::time::Instant;
@@ -31,7 +32,6 @@ use super::header_rules::HeaderRules;
 use super::health::{Change, Health, Outcome};
 use super::key_rules::KeyRules;
 use super::spec::{SentHost, Site, Sites};
-use crate::upstream::Endpoint;
 
 /// The request field with the values of the cache key rules.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("hashcache-key");

@@ -1,0 +1,81 @@
+//! The attempts to send a request or to make a tunnel on a link, and what lies between them.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::super::refused::{Refused, SendError};
+
+/// What a stream without a response says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamFault {
+    /// The parent has no room for the request now, and has not looked at it.
+    Refused,
+    /// The connection takes no more requests.
+    Broken,
+    /// This request alone has failed.
+    Failed,
+}
+
+/// The attempts to send one request or to make one tunnel.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts {
+    refused: usize,
+    has_reconnected: bool,
+    has_waited: bool,
+}
+
+impl StreamFault {
+    /// The fault of the stream whose answer is `error`.
+    pub(crate) fn of(error: &SendError, is_closed: bool) -> Self {
+        Self::new(Refused::of(error), error.is_of_connection() || is_closed)
+    }
+
+    pub(crate) fn new(refused: Refused, connection_broke: bool) -> Self {
+        match (connection_broke, refused) {
+            (true, _) => Self::Broken,
+            (false, Refused::Unseen) => Self::Refused,
+            // A link has no other version of HTTP to try.
+            (false, Refused::No | Refused::NeedsHttp1) => Self::Failed,
+        }
+    }
+}
+
+impl Attempts {
+    /// Whether there may be one more attempt after `fault`. Waits before an attempt on the same
+    /// connection.
+    pub(crate) async fn next(&mut self, fault: StreamFault) -> bool {
+        match fault {
+            StreamFault::Failed => false,
+            StreamFault::Broken => !std::mem::replace(&mut self.has_reconnected, true),
+            StreamFault::Refused => {
+                let Some(pause) = PAUSES.get(self.refused) else {
+                    return false;
+                };
+                self.refused += 1;
+                sleep(*pause).await;
+                true
+            }
+        }
+    }
+
+    /// Whether there may be one more attempt although there is no link: the connection broke under
+    /// this request, so the parent may be starting again. Waits for it, once.
+    pub(crate) async fn waits_for_parent(&mut self) -> bool {
+        if !self.has_reconnected || std::mem::replace(&mut self.has_waited, true) {
+            return false;
+        }
+        sleep(RESTART_WAIT).await;
+        true
+    }
+}
+
+/// Longer than the first two pauses of a link that has broken (`PAUSES` of `server/links.rs`).
+const RESTART_WAIT: Duration = Duration::from_millis(1600);
+/// Pauses before a refused request is sent again. The parent refuses streams while this child holds
+/// its share of memory there, which transfers give back as they end.
+const PAUSES: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_millis(900),
+];
