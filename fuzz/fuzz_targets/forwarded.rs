@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 
 /// The reader of these fields, straight from its source.
-#[path = "../../crates/hashcache-proxy/src/site"]
+#[path = "../../crates/hashcache-site/src"]
 mod site {
     #[allow(dead_code, reason = "the proxy uses the rest")]
     mod forwarded;

@@ -18,19 +18,12 @@ mod fetch;
 mod in_flight_ranges;
 mod intercept;
 mod log_entry;
-mod mirror;
 mod not_stored;
 mod page_groups;
 mod permission;
 mod purge;
 mod request;
 mod reuse;
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "connected by the commits that follow"
-)]
-mod site;
 
 // Connections to origins and peers.
 mod members;
@@ -66,6 +59,14 @@ pub use hashcache_base::tls::identity::{CertificateFiles, IdentityError};
 pub use hashcache_link::forward::{LinkForward, LinkForwardError};
 pub use hashcache_link::identity::{LinkIdentity, LinkIdentityError};
 pub use hashcache_link::pin::{Pin, PinError};
+pub use hashcache_site::balance::Balance;
+pub use hashcache_site::encode::Coding;
+pub use hashcache_site::header_rules::{
+    Change as HeaderChange, HeaderRuleError, HeaderRules, Message,
+};
+pub use hashcache_site::key_rules::{KeyRuleError, KeyRules, KeyRulesSpec};
+pub use hashcache_site::mirror::{Mirror, MirrorError, MirrorKind, Setup};
+pub use hashcache_site::spec::{Grace, HealthCheck, SentHost, Site, SiteError, SiteOrigin, Sites};
 pub use hashcache_upstream::offline::Offline;
 pub use hashcache_upstream::peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
@@ -79,15 +80,9 @@ pub use history::record::{Hour, HourRecord, Lines, NAMES as HISTORY_NAMES};
 pub use intercept::Intercept;
 pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
 pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
-pub use mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{
     AccessLog, CollapseWait, Diversion, Fail, GroupBy, Listen, LogFormat, Mode, Reloadable,
     ReloadedSettings, Settings, Speaks, Startup, StateFiles,
 };
-pub use site::balance::Balance;
-pub use site::encode::Coding;
-pub use site::header_rules::{Change as HeaderChange, HeaderRuleError, HeaderRules, Message};
-pub use site::key_rules::{KeyRuleError, KeyRules, KeyRulesSpec};
-pub use site::spec::{Grace, HealthCheck, SentHost, Site, SiteError, SiteOrigin, Sites};

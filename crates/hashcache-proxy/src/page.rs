@@ -18,6 +18,7 @@ use bytes::Bytes;
 use hashcache_base::failure::Failure;
 use hashcache_base::frame::{Escaped, document};
 use hashcache_http::{Origin, PROXY_STATUS};
+use hashcache_site::mirror::{Mirror, MirrorKind, Setup};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 pub(crate) use ca::{CaPage, ca};
@@ -26,7 +27,6 @@ pub(crate) use quota::{QuotaPage, quota};
 
 use crate::access_log::RequestId;
 use crate::metrics::{EngineFigures, Requests, StoreState};
-use crate::mirror::{Mirror, MirrorKind, Setup};
 
 /// The reader of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use hashcache::{Hit, Storage};
 use hashcache_http::{
     FactFlags, Forward, OnError, RequestFacts, Reuse, Space, StoredFacts, Target, UnixTime, reuse,
 };
+use hashcache_site::spec::Grace;
 
 use crate::members::COPY_TIME;
-use crate::site::spec::Grace;
 use crate::worker::Common;
 
 /// What a stored response may be used for at the time `now`; `grace` is that of the site, if the

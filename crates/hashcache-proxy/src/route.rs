@@ -28,6 +28,7 @@ use hashcache_peers::carp::Array;
 use hashcache_peers::key::Key;
 use hashcache_peers::members::Member;
 use hashcache_peers::rendezvous::Members;
+use hashcache_site::live::SiteRequest;
 use hashcache_upstream::peer::learned::Verdict;
 use hashcache_upstream::peer::{Peer, PeerHttps, PeerKind, PeerMisses, PeerSummary};
 use hashcache_upstream::{AbsoluteForm, Endpoint, Wanted};
@@ -35,7 +36,6 @@ use http::HeaderMap;
 
 use crate::intercept::hosts::HostPattern;
 use crate::members::MemberList;
-use crate::site::live::SiteRequest;
 
 /// Whether resources are fetched from their origins directly, beside or instead of peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -19,13 +19,13 @@ use hashcache_base::net::prefix::Prefix;
 use hashcache_base::tls::identity::CertificateFiles;
 use hashcache_link::forward::LinkForward;
 use hashcache_link::pin::Pin;
+use hashcache_site::mirror::Mirror;
+use hashcache_site::spec::Sites;
 use hashcache_upstream::offline::Offline;
 use hashcache_upstream::peer::PeerSettings;
 
 use crate::intercept::Intercept;
-use crate::mirror::Mirror;
 use crate::route::RouteSettings;
-use crate::site::spec::Sites;
 
 /// What the listeners of this process do with a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -33,6 +33,9 @@ use hashcache_http::{
 use hashcache_link::children::{Children, LinkServer};
 use hashcache_link::chunk_tables::ChunkTables;
 use hashcache_link::pin::Pin;
+use hashcache_site::encode::EncodeBudget;
+use hashcache_site::live::LiveSites;
+use hashcache_site::mirror::Mirrors;
 use hashcache_upstream::offline::Chosen;
 use hashcache_upstream::{Destinations, Upstream};
 use hashcache_wan::pages::Packer;
@@ -44,15 +47,12 @@ use crate::collapse::{Collapse, WaitTimes};
 use crate::history::tally::Tally;
 use crate::intercept::{InterceptState, Interceptor};
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
-use crate::mirror::Mirrors;
 use crate::not_stored::RecentlyNotStored;
 use crate::page_groups::PageGroups;
 use crate::purge::Purger;
 use crate::queries::Queries;
 use crate::route::{Hop, Route, RouteRequest, Routes, Siblings, literal_address};
 use crate::settings::{Mode, Reloadable, Settings};
-use crate::site::encode::EncodeBudget;
-use crate::site::live::LiveSites;
 use crate::summary::Summary;
 
 /// State that all cores share and no reload changes.

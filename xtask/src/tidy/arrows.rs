@@ -21,6 +21,7 @@ const LINK: &str = "hashcache-link";
 const PEERS: &str = "hashcache-peers";
 const PROXY: &str = "hashcache-proxy";
 const SIM: &str = "hashcache-sim";
+const SITE: &str = "hashcache-site";
 const STORE: &str = "hashcache-store";
 const TESTKIT: &str = "hashcache-testkit";
 const UPSTREAM: &str = "hashcache-upstream";
@@ -28,7 +29,7 @@ const WAN: &str = "hashcache-wan";
 const WIRE: &str = "hashcache-wire";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 18] = [
+const ARROWS: [Row; 19] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -110,11 +111,17 @@ const ARROWS: [Row; 18] = [
         uses: &[BASE, ENGINE, HTTP, LINK, PEERS, WAN, WIRE],
         tests_use: &[BASE],
     },
+    // The origins of a site are endpoints.
+    Row {
+        name: SITE,
+        uses: &[BASE, ENGINE, HTTP, UPSTREAM],
+        tests_use: &[BASE],
+    },
     // Its tests use the clocks and certificates for tests, a feature of the base.
     Row {
         name: PROXY,
         uses: &[
-            ACCESS, BASE, ENGINE, HTTP, LINK, PEERS, STORE, UPSTREAM, WAN, WIRE,
+            ACCESS, BASE, ENGINE, HTTP, LINK, PEERS, SITE, STORE, UPSTREAM, WAN, WIRE,
         ],
         tests_use: &[BASE, TESTKIT],
     },

@@ -49,7 +49,7 @@ const UNTIED: [(&str, &str); 28] = [
     ("crates/hashcache-proxy", "fetch"),
     ("crates/hashcache-upstream", "gateway"),
     ("crates/hashcache-proxy", "intercept"),
-    ("crates/hashcache-proxy", "mirror"),
+    ("crates/hashcache-site", "mirror"),
     ("crates/hashcache-proxy", "page"),
     ("crates/hashcache-proxy", "request"),
     ("crates/hashcache-proxy", "server"),

@@ -155,10 +155,7 @@ const OF_ONE: &[(&str, &[&str])] = &[
     ("hashcache-proxy/src/peers/udp.rs", &["ADDRESSES_MAX"]),
     ("hashcache-proxy/src/purge.rs", &["LABELS_MAX"]),
     ("hashcache-proxy/src/request/purge.rs", &["MOST"]),
-    (
-        "hashcache-proxy/src/site/forwarded_check.rs",
-        &["ELEMENTS_MAX"],
-    ),
+    ("hashcache-site/src/forwarded_check.rs", &["ELEMENTS_MAX"]),
     ("hashcache-store/src/lib.rs", &["MAX_METADATA"]),
     ("hashcache-proxy/src/summary.rs", &["COMPARED_MAX"]),
     ("hashcache-upstream/src/dns/source.rs", &["ADDRESSES_MAX"]),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashcache_http::Target;
+use hashcache_site::live::LiveSites;
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
@@ -14,7 +15,6 @@ use serde_json::{Map, Value};
 use super::answer::{error, typed};
 use super::token::{Shown, Token};
 use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, Purger, report};
-use crate::site::live::LiveSites;
 
 pub(super) const PATH: &str = "/-/purge";
 

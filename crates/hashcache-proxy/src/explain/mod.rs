@@ -23,6 +23,9 @@ use std::time::Duration;
 
 use hashcache::Cache;
 use hashcache_http::{Authority, Scheme, Space, Target, UnixTime};
+use hashcache_site::forwarded::{Speaker, strip_forwarded};
+use hashcache_site::live::LiveSite;
+use hashcache_site::mirror::MirrorLookup;
 use http::{HeaderMap, Method};
 use serde_json::{Map, Value, json};
 
@@ -30,9 +33,6 @@ use self::access::{Arrival, Checks};
 pub(crate) use self::question::Question;
 use self::store::{Need, StoreView};
 use crate::intercept::{InterceptKind, Reason};
-use crate::mirror::MirrorLookup;
-use crate::site::forwarded::{Speaker, strip_forwarded};
-use crate::site::live::LiveSite;
 use crate::worker::Common;
 
 /// Answers questions about requests.

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use hashcache_base::failure::Failure;
 use hashcache_http::{PROXY_STATUS, Vary, via_names};
+use hashcache_site::health::Outcome;
+use hashcache_site::live::{Busy, LiveSite, SiteRequest};
 use hashcache_upstream::peer::Peer;
 use hashcache_upstream::{
     RequestBody, SendFailure, SendOptions, Unanswered, UpstreamExchange, copy_of,
@@ -26,8 +28,6 @@ use tokio::time::{Instant, timeout};
 
 use super::patience::{Patience, while_in_service};
 use crate::route::{Hop, NextHop, Route};
-use crate::site::health::Outcome;
-use crate::site::live::{Busy, LiveSite, SiteRequest};
 use crate::worker::Worker;
 
 /// A response, and the hop that gave it.

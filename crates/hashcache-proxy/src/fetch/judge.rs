@@ -15,6 +15,7 @@ use hashcache_http::{
     ContentRange, NotStored, ResponseDirectives, Storable, StoredFacts, UnixTime, VaryRow,
     covers_whole, ensure_date, fields_to_store, if_range_value, remove_content_digests, storable,
 };
+use hashcache_site::encode::{LENGTH_MIN, is_plain_text};
 use hashcache_store::put::{ContentWriter, page_memory};
 use hashcache_store::{ObjectPlace, PACKED_BYTES_MAX, PageTable, StoredResponse};
 use hashcache_upstream::UpstreamExchange;
@@ -33,7 +34,6 @@ use crate::metrics::Limit;
 use crate::page_groups::PageRequest;
 use crate::purge::labels_of;
 use crate::route::Route;
-use crate::site::encode::{LENGTH_MIN, is_plain_text};
 use crate::worker::Worker;
 
 const PAGE: u64 = hashcache::PAGE as u64;

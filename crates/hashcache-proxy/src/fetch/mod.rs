@@ -50,6 +50,7 @@ use hashcache_http::{
 };
 use hashcache_link::coding::LinkCoding;
 use hashcache_link::hints::Hints;
+use hashcache_site::mirror::note_negotiation;
 use hashcache_store::StoredResponse;
 use hashcache_upstream::SendOptions;
 use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
@@ -67,7 +68,6 @@ use self::spec::{is_failing, is_withdrawn};
 use self::variant::{Intents, add_row, chosen, plan_put};
 use crate::collapse::{Leader, SharedFailure, SharedResponse};
 use crate::metrics::CountedBytes;
-use crate::mirror::note_negotiation;
 use crate::route::{Route, Siblings};
 use crate::worker::Worker;
 

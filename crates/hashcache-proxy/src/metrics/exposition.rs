@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use hashcache_access::quota::LimiterFigures;
 use hashcache_base::clock::Clock;
+use hashcache_site::live::LiveSites;
 use hashcache_upstream::UpstreamFigures;
 use hashcache_upstream::offline::{Line, Offline};
 use prometheus_client::collector::Collector;
@@ -30,7 +31,6 @@ use super::{
 };
 use crate::access_log::AccessLogger;
 use crate::intercept::InterceptState;
-use crate::site::live::LiveSites;
 
 /// Reads the engine's figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;

@@ -5,10 +5,11 @@
 //! Invariant: at most [`ORIGINS_SHOWN`] origins have numbers of their own, so that the page stays
 //! small for any configuration; all others together are `site="other",origin="other"`.
 
+use hashcache_site::counters::OriginFigures;
+use hashcache_site::live::LiveSites;
+
 use super::moment::Moment;
 use super::table::{AddLine, Figure, Number, Values::Lines, counter, gauge};
-use crate::site::counters::OriginFigures;
-use crate::site::live::LiveSites;
 
 /// The figures, each with a line for an origin.
 pub(super) static FIGURES: &[Figure] = &[
@@ -102,10 +103,11 @@ const ORIGINS_SHOWN: usize = 900;
 mod tests {
     use std::sync::Arc;
 
+    use hashcache_site::spec::{Site, SiteOrigin, Sites};
+
     use super::*;
     use crate::metrics::Metrics;
     use crate::metrics::tests::exposition;
-    use crate::site::spec::{Site, SiteOrigin, Sites};
 
     fn page(origins: u16) -> String {
         let mut site = Site::at("http://127.0.0.1:1".parse().unwrap());
@@ -116,7 +118,7 @@ mod tests {
         let sites = LiveSites::new(&Sites::new(vec![site]).unwrap(), None);
         for n in 0..usize::from(origins) {
             let site = &sites.all()[0];
-            site.note(&site.endpoint(n), crate::site::health::Outcome::Failed);
+            site.note(&site.endpoint(n), hashcache_site::health::Outcome::Failed);
         }
         let sites = Arc::new(sites);
         let exposition = exposition(&Metrics::new(1)).with_sites(move || Arc::clone(&sites));

@@ -16,6 +16,8 @@ use hashcache::{Paid, ReadError, Reservation};
 use hashcache_access::quota::{ContentFrom, RequestLimits, Throttle};
 use hashcache_base::failure::Failure;
 use hashcache_base::share::{Allowance, Network, ShareReservation};
+use hashcache_site::encode::{Encoder, Verdict};
+use hashcache_site::mirror::Rewriting;
 use hashcache_store::content::{ContentReader, Payers};
 use hashcache_store::follow::ContentFollower;
 use hashcache_upstream::ResponseBody;
@@ -28,8 +30,6 @@ use super::named::Search;
 use crate::fetch::Rest;
 use crate::fetch::counters::{ByteCount, Trailers};
 use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
-use crate::mirror::Rewriting;
-use crate::site::encode::{Encoder, Verdict};
 use crate::summary::DigestReader;
 use crate::worker::Worker;
 
@@ -170,7 +170,7 @@ impl Rewritten {
             return Poll::Ready(Some(Ok(first)));
         }
         loop {
-            match self.rewriting.next() {
+            match self.rewriting.next_output() {
                 Ok(None) => {}
                 piece => return Poll::Ready(piece.transpose()),
             }
@@ -219,7 +219,7 @@ impl Encoded {
                 ready!(wait.as_mut().poll(context));
                 self.wait = None;
             }
-            if let Some(bytes) = self.encoder.next().map_err(failed)? {
+            if let Some(bytes) = self.encoder.next_output().map_err(failed)? {
                 return Poll::Ready(Some(Ok(bytes)));
             }
             if self.has_ended {

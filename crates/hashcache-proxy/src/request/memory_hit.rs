@@ -20,6 +20,9 @@ use hashcache_http::{
     FactFlags, RequestFacts, RequestTarget, Reuse, Scheme, Target, cache_key, line_accepts_coding,
     parse_target,
 };
+use hashcache_site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
+use hashcache_site::live::ORIGIN;
+use hashcache_site::spec::Grace;
 use hashcache_store::StoredView;
 use hashcache_wire::{
     self, FREE_BYTES, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, ResponseHead,
@@ -36,9 +39,6 @@ use crate::connection::{Connection, InterceptedFor, MayAsk};
 use crate::log_entry::MemoryHitEntry;
 use crate::page_groups::PageFields;
 use crate::reuse::reuse_stored;
-use crate::site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
-use crate::site::live::ORIGIN;
-use crate::site::spec::Grace;
 
 /// Answers the plain requests of one connection.
 pub(crate) struct MemoryHits {

@@ -11,6 +11,10 @@
 
 use hashcache_base::failure::Failure;
 use hashcache_http::{Space, Target};
+use hashcache_site::mirror::{
+    LinkRewriting, Links, Mirror, MirrorKind, MirrorLookup, REWRITING_BYTES, Rewriting, Route,
+    ask_plainly, coding, rewrite_fields, take_out_of_request, translate_conditions,
+};
 use hashcache_wire::{ClientBody, HeadInfo};
 use http::{Method, Request, Response, StatusCode};
 
@@ -18,10 +22,6 @@ use super::body::Body;
 use super::transaction::ClientRequest;
 use crate::connection::Connection;
 use crate::metrics::Limit;
-use crate::mirror::{
-    LinkRewriting, Links, Mirror, MirrorKind, MirrorLookup, REWRITING_BYTES, Rewriting, Route,
-    ask_plainly, coding, rewrite_fields, take_out_of_request, translate_conditions,
-};
 
 /// The mirror resource that `target`, a URL of this proxy, stands for; `None` outside `/mirror/`.
 pub(super) fn resolve(connection: &Connection, target: &Target) -> Option<MirrorLookup> {

@@ -5,6 +5,7 @@ use hashcache_access::RequestUser;
 use hashcache_access::quota::Sender;
 use hashcache_base::failure::Failure;
 use hashcache_http::{Authority, Host, Scheme, Target};
+use hashcache_site::mirror::Mirror;
 use hashcache_wire::ClientBody;
 use http::header::{ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -14,7 +15,6 @@ use super::transaction::Answer;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::log_entry::LogEntryBuilder;
-use crate::mirror::Mirror;
 use crate::page::{self, CaPage, Landing, PageReader, QuotaPage};
 use crate::permission::{LoginField, known_user};
 

@@ -18,6 +18,9 @@ use hashcache_base::share::Allowance;
 use hashcache_http::{
     Authority, RequestTarget, Scheme, Target, TargetError, is_forwarded, octets, parse_target,
 };
+use hashcache_site::encode::{self, AcceptEncoding, Encoder, Verdict};
+use hashcache_site::forwarded::{Forwarding, Speaker, strip_forwarded};
+use hashcache_site::live::{LiveSite, Sender, SiteRequest};
 use hashcache_wire::{ClientBody, HeadInfo};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, VARY};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
@@ -32,9 +35,6 @@ use crate::connection::Connection;
 use crate::log_entry::LogEntryBuilder;
 use crate::members::MemberList;
 use crate::page::PageReader;
-use crate::site::encode::{self, AcceptEncoding, Encoder, Verdict};
-use crate::site::forwarded::{Forwarding, Speaker, strip_forwarded};
-use crate::site::live::{LiveSite, Sender, SiteRequest};
 
 /// Answers a request to a reverse proxy.
 pub(super) async fn serve(

@@ -13,16 +13,16 @@
 //! `Vary`: it would otherwise store a copy for each set of codings.
 
 use hashcache_http::RequestFacts;
+use hashcache_site::encode::{
+    ABOUT_IDENTITY, add_vary, encoded_fields, forbids_changes, prefers_zstd, weaken_tag,
+};
+use hashcache_site::live::Sender;
 use hashcache_store::StoredResponse;
 use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
 
 use super::transaction::ClientRequest;
 use crate::connection::Connection;
-use crate::site::encode::{
-    ABOUT_IDENTITY, add_vary, encoded_fields, forbids_changes, prefers_zstd, weaken_tag,
-};
-use crate::site::live::Sender;
 
 /// The form in which a client gets a stored content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

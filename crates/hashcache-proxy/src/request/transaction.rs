@@ -19,6 +19,7 @@ use hashcache_http::{
     RequestFacts, Seconds, Space, Target, VariantTable, asks_for_upgrade, is_forwarded,
     logs_in_connection, origin_conditions_hold,
 };
+use hashcache_site::live::{ORIGIN, Sender, SiteRequest};
 use hashcache_store::{ObjectPlace, StoredResponse};
 use hashcache_upstream::Informational;
 use hashcache_upstream::pinned::{KeptLogin, LinkedLogin, PinKey, Pinning};
@@ -36,7 +37,6 @@ use crate::in_flight_ranges::AwaitedRange;
 use crate::log_entry::LogEntryBuilder;
 use crate::page_groups::{NotedGroup, PageRequest};
 use crate::route::{Route, Siblings};
-use crate::site::live::{ORIGIN, Sender, SiteRequest};
 use crate::worker::Worker;
 
 /// A response, or the reason why there is none.

@@ -12,6 +12,7 @@ use hashcache_base::clock::zone::Zone;
 use hashcache_base::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
 use hashcache_link::children::LinkServer;
 use hashcache_link::identity::{LinkIdentity, LinkIdentityError};
+use hashcache_site::live::LiveSites;
 use hashcache_upstream::peer::{CredentialsError, PROBE_DUE, Peer};
 use hashcache_upstream::tls::Trust;
 use hashcache_upstream::unreachable::UnreachableCache;
@@ -36,7 +37,6 @@ use crate::intercept::Interceptor;
 use crate::metrics::{Metrics, Reload};
 use crate::route::Routes;
 use crate::settings::{Mode, ReloadedSettings, Settings};
-use crate::site::live::LiveSites;
 use crate::worker::{Common, LiveSettings};
 
 /// The main thread, which handles signals while the cores serve clients.

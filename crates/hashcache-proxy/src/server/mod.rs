@@ -56,6 +56,7 @@ use hashcache_base::task::spawn;
 use hashcache_base::tls::verified_hosts::VerifiedHosts;
 use hashcache_http::Pseudonym;
 use hashcache_link::chunk_tables::ChunkTables;
+use hashcache_site::live::LiveSites;
 use hashcache_upstream::Destinations;
 use hashcache_upstream::dns::{DnsCache, NameServers};
 use hashcache_upstream::tls::Trust;
@@ -91,7 +92,6 @@ use crate::peers;
 use crate::purge::Purger;
 use crate::queries::Queries;
 use crate::settings::{Listen, ReloadedSettings, Settings, StateFiles};
-use crate::site::live::LiveSites;
 use crate::worker::{Common, LiveSettings};
 
 /// The addresses that [`run`] has bound.

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache_base::task::spawn_local;
+use hashcache_site::live::LiveSite;
+use hashcache_site::spec::HealthCheck;
 use hashcache_upstream::{RequestBody, SendOptions};
 use http::header::HOST;
 use http::{Request, Uri};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::site::live::LiveSite;
-use crate::site::spec::HealthCheck;
 use crate::worker::Worker;
 
 /// When the origins of a site are checked next; `None`: a check is going on.

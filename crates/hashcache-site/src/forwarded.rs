@@ -17,22 +17,22 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Where a request came from, as far as it can be trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Forwarding {
+pub struct Forwarding {
     /// The client: the rightmost address that is not trusted, or the leftmost one if all are.
-    pub(crate) client: IpAddr,
+    pub client: IpAddr,
     /// The proxies between the client and this one, in the order in which they forwarded.
     pub(crate) proxies: Vec<IpAddr>,
     /// The scheme that the client used.
-    pub(crate) scheme: Scheme,
+    pub scheme: Scheme,
     /// The host that the client named, if a trusted proxy says so.
-    pub(crate) host: Option<Authority>,
+    pub host: Option<Authority>,
     /// Whether the peer may speak for others.
-    pub(crate) speaker: Speaker,
+    pub speaker: Speaker,
 }
 
 /// Whom to believe about where a request came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Speaker {
+pub enum Speaker {
     /// A proxy that the operator trusts.
     Trusted,
     /// Anyone else.
@@ -44,7 +44,7 @@ impl Forwarding {
     ///
     /// X-Forwarded-For counts before Forwarded: nearly every proxy writes it, and a proxy that does
     /// not know Forwarded passes on what its client wrote there.
-    pub(crate) fn read(
+    pub fn read(
         peer: IpAddr,
         scheme: Scheme,
         fields: &HeaderMap,
@@ -152,7 +152,7 @@ fn set(fields: &mut HeaderMap, name: HeaderName, value: &str) {
 /// clients all of their kind ([`speaks_for_client`]) but those that the site passes (`passed`).
 /// Names with `_` in place of `-` are removed too: CGI, WSGI and Rack give both spellings to the
 /// application as one. `Proxy` would set its proxy (CVE-2016-5385).
-pub(crate) fn strip_forwarded(fields: &mut HeaderMap, speaker: Speaker, passed: &[HeaderName]) {
+pub fn strip_forwarded(fields: &mut HeaderMap, speaker: Speaker, passed: &[HeaderName]) {
     let goes = |name: &&HeaderName| {
         let name = *name;
         let is_rewritten = || [FOR, PROTO, HOST, FORWARDED].contains(name) || name == "proxy";

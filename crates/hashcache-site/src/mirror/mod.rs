@@ -34,12 +34,12 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use hashcache_base::sort::sort_by_key;
 use hashcache_http::{Origin, Space, Target, TargetError};
 
-pub(crate) use content::{REWRITING_BYTES, Rewriting};
-pub(crate) use fields::{
+pub use content::{REWRITING_BYTES, Rewriting};
+pub use fields::{
     LinkRewriting, ask_plainly, coding, note_negotiation, rewrite_fields, take_out_of_request,
     translate_conditions,
 };
-pub(crate) use links::Links;
+pub use links::Links;
 pub use setup::Setup;
 
 /// The protocol of a registry, which decides about rewriting.
@@ -311,22 +311,22 @@ fn unescaped_host(host: &str) -> String {
 
 /// The resource that a mirror URL stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Route {
+pub struct Route {
     /// The resource to fetch.
-    pub(crate) target: Target,
+    pub target: Target,
     /// Whether the response contains links to the registry.
-    pub(crate) links: bool,
+    pub links: bool,
 }
 
 /// All mirrors of this proxy.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Mirrors {
+pub struct Mirrors {
     /// With the numbers of their key spaces.
     all: Vec<(Mirror, u16)>,
 }
 
 /// Result of resolving a path below `/mirror/`.
-pub(crate) enum MirrorLookup {
+pub enum MirrorLookup {
     /// A resource of a mirror, in this key space.
     To(Mirror, Space, Route),
     /// The mirror has no such resource.
@@ -338,7 +338,8 @@ pub(crate) enum MirrorLookup {
 }
 
 impl Mirrors {
-    pub(crate) fn new(mirrors: &[Mirror]) -> Self {
+    /// The mirrors of a configuration.
+    pub fn new(mirrors: &[Mirror]) -> Self {
         let mut numbered = Vec::with_capacity(mirrors.len());
         let mut taken = std::collections::BTreeSet::new();
         let mut sorted: Vec<&Mirror> = mirrors.iter().collect();
@@ -356,12 +357,12 @@ impl Mirrors {
     }
 
     /// In the order of their names.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Mirror> {
+    pub fn iter(&self) -> impl Iterator<Item = &Mirror> {
         self.all.iter().map(|(mirror, _)| mirror)
     }
 
     /// Resolves a path and query; `None` if it is not below `/mirror/`.
-    pub(crate) fn resolve(&self, path_and_query: &str) -> Option<MirrorLookup> {
+    pub fn resolve(&self, path_and_query: &str) -> Option<MirrorLookup> {
         let below = path_and_query.strip_prefix(PREFIX)?;
         let end = below.find(['/', '?']).unwrap_or(below.len());
         let (name, rest) = below.split_at(end);

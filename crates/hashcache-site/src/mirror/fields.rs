@@ -31,7 +31,7 @@ use super::content::ContentCoding;
 use super::links::Links;
 
 /// Removes fields from a request that are meant for this host and not for the registry.
-pub(crate) fn take_out_of_request(request: &mut HeaderMap) {
+pub fn take_out_of_request(request: &mut HeaderMap) {
     request.remove(COOKIE);
     // cargo offers h2c with every request; if that were accepted, nothing could be stored.
     request.remove(UPGRADE);
@@ -39,7 +39,7 @@ pub(crate) fn take_out_of_request(request: &mut HeaderMap) {
 
 /// Normalises a request for a response with links: equal for all clients of a kind, in a coding
 /// that we can decode.
-pub(crate) fn ask_plainly(kind: MirrorKind, request: &mut HeaderMap) {
+pub fn ask_plainly(kind: MirrorKind, request: &mut HeaderMap) {
     request.remove(RANGE);
     request.remove(IF_RANGE);
     request.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
@@ -65,7 +65,7 @@ pub(crate) fn ask_plainly(kind: MirrorKind, request: &mut HeaderMap) {
 /// Adds Accept to the Vary of a registry's response that [`ask_plainly`] has asked for in one of
 /// two forms: some registries negotiate the form and do not say so. The Vary of a 304 replaces the
 /// stored one; a 304 without Vary leaves it.
-pub(crate) fn note_negotiation(request: &HeaderMap, status: StatusCode, response: &mut HeaderMap) {
+pub fn note_negotiation(request: &HeaderMap, status: StatusCode, response: &mut HeaderMap) {
     let is_negotiated = request
         .get(ACCEPT)
         .is_some_and(|accept| NEGOTIATED.iter().any(|it| accept == *it));
@@ -95,7 +95,7 @@ fn is_refused(member: &str) -> bool {
 
 /// Translates a client's conditions on the rewritten response into conditions on the original. Tags
 /// of other rewritings match nothing and are removed.
-pub(crate) fn translate_conditions(links: &Links, request: &mut HeaderMap) {
+pub fn translate_conditions(links: &Links, request: &mut HeaderMap) {
     // Our responses have no Last-Modified, so this date is of another response.
     request.remove(IF_MODIFIED_SINCE);
     let mut upstream: Vec<u8> = Vec::new();
@@ -140,7 +140,7 @@ fn suffix(links: &Links) -> String {
 /// The content coding of a response.
 ///
 /// # Errors A coding that we cannot decode: neither we nor the client asked for it.
-pub(crate) fn coding(response: &HeaderMap) -> Result<ContentCoding, Failure> {
+pub fn coding(response: &HeaderMap) -> Result<ContentCoding, Failure> {
     let mut coding = ContentCoding::Identity;
     for value in response.get_all(CONTENT_ENCODING) {
         for name in value.as_bytes().split(|&byte| byte == b',') {
@@ -159,7 +159,7 @@ pub(crate) fn coding(response: &HeaderMap) -> Result<ContentCoding, Failure> {
 
 /// Whether the links of a response are rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LinkRewriting {
+pub enum LinkRewriting {
     /// The response passes unchanged.
     Plain,
     /// The links are rewritten.
@@ -167,7 +167,7 @@ pub(crate) enum LinkRewriting {
 }
 
 /// Turns the fields of a response into those of the mirror.
-pub(crate) fn rewrite_fields(links: &Links, dressing: LinkRewriting, response: &mut HeaderMap) {
+pub fn rewrite_fields(links: &Links, dressing: LinkRewriting, response: &mut HeaderMap) {
     for name in ABOUT_THEIR_HOST {
         response.remove(name);
     }

@@ -11,7 +11,7 @@ use super::Mirror;
 
 /// Input of link rewriting.
 #[derive(Clone, Debug)]
-pub(crate) struct Links {
+pub struct Links {
     mirror: Mirror,
     /// Scheme and authority under which the client reaches us.
     base: Box<str>,
@@ -22,7 +22,7 @@ pub(crate) struct Links {
 
 impl Links {
     /// Links of the response to `page`, for a client that reaches us under `base`.
-    pub(crate) fn new(mirror: &Mirror, base: &str, page: Target) -> Self {
+    pub fn new(mirror: &Mirror, base: &str, page: Target) -> Self {
         Self {
             mirror: mirror.clone(),
             base: base.into(),

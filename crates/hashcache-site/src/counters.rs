@@ -20,26 +20,26 @@ pub(crate) struct OriginCounters {
 
 /// The numbers at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OriginFigures {
+pub struct OriginFigures {
     /// Requests sent to it, those that failed too.
-    pub(crate) requests: u64,
+    pub requests: u64,
     /// Requests that count as failures for its health.
-    pub(crate) failures: u64,
+    pub failures: u64,
     /// How often it was put out of service.
-    pub(crate) outs: u64,
+    pub outs: u64,
     /// Whether it is out of service now.
-    pub(crate) is_out: bool,
+    pub is_out: bool,
     /// Whether its last request failed or was answered by an error of the server.
-    pub(crate) is_failing: bool,
+    pub is_failing: bool,
     /// Heads of responses received.
-    pub(crate) responses: u64,
+    pub responses: u64,
     /// The sum of the times from a request to the head of its response.
-    pub(crate) response_time: Duration,
+    pub response_time: Duration,
 }
 
 impl OriginFigures {
     /// The sum of two origins' figures.
-    pub(crate) fn plus(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         Self {
             requests: self.requests.wrapping_add(other.requests),
             failures: self.failures.wrapping_add(other.failures),

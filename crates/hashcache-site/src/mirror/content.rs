@@ -22,7 +22,7 @@ use super::links::Links;
 use super::{LINK_BYTES_MAX, MirrorKind};
 
 /// The rewriting of one response's content.
-pub(crate) struct Rewriting {
+pub struct Rewriting {
     coding: Decoder,
     rewriter: Rewriter,
     links: Links,
@@ -32,7 +32,7 @@ pub(crate) struct Rewriting {
 
 /// The content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ContentCoding {
+pub enum ContentCoding {
     Identity,
     Gzip,
 }
@@ -55,7 +55,7 @@ enum Rewriter {
 
 impl Rewriting {
     /// The rewriting of a response with these fields.
-    pub(crate) fn new(links: Links, coding: ContentCoding, response: &HeaderMap) -> Self {
+    pub fn new(links: Links, coding: ContentCoding, response: &HeaderMap) -> Self {
         let rewriter = rewriter(links.kind(), response);
         let coding = match coding {
             ContentCoding::Identity => Decoder::Identity,
@@ -72,15 +72,15 @@ impl Rewriting {
         }
     }
 
-    /// Takes the next input; only after [`Self::next`] has returned `None`.
-    pub(crate) fn take(&mut self, input: Bytes) {
+    /// Takes the next input; only after [`Self::next_output`] has returned `None`.
+    pub fn take(&mut self, input: Bytes) {
         debug_assert!(self.input.is_empty(), "the piece before is used up");
         self.input = input;
     }
 
     /// The next piece of output, not much more than [`OUTPUT_BYTES`]; `None` if more input is
     /// needed.
-    pub(crate) fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+    pub fn next_output(&mut self) -> Result<Option<Bytes>, Failure> {
         let mut out = Vec::new();
         while !self.input.is_empty() && out.len() < OUTPUT_BYTES {
             let step = self.input.len().min(INPUT_STEP_BYTES);
@@ -107,7 +107,7 @@ impl Rewriting {
     }
 
     /// Held output, at the end of the content.
-    pub(crate) fn finish(&mut self) -> Result<Option<Bytes>, Failure> {
+    pub fn finish(&mut self) -> Result<Option<Bytes>, Failure> {
         let mut out = Vec::new();
         if let Decoder::Gzip { decoder, is_new } = &mut self.coding
             && !*is_new
@@ -163,7 +163,7 @@ const INPUT_STEP_BYTES: usize = 1 << 10;
 
 /// Memory of a response while it is rewritten: a piece of input and one of output, a link, and for
 /// gzip its window with the bytes decoded last.
-pub(crate) const REWRITING_BYTES: u64 =
+pub const REWRITING_BYTES: u64 =
     (64 << 10) + (2 * OUTPUT_BYTES + LINK_BYTES_MAX) as u64 + (96 << 10);
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ fn passed(coding: ContentCoding, content: &[u8], piece: usize) -> Result<Vec<u8>
     let (mut rewriting, mut out) = (rewriting(coding), Vec::new());
     for piece in content.chunks(piece) {
         rewriting.take(Bytes::copy_from_slice(piece));
-        while let Some(bytes) = rewriting.next()? {
+        while let Some(bytes) = rewriting.next_output()? {
             assert!(bytes.len() < 4 * OUTPUT_BYTES, "{} bytes", bytes.len());
             out.extend_from_slice(&bytes);
         }
@@ -89,7 +89,7 @@ fn a_bomb_comes_out_in_small_pieces() {
     let mut rewriting = rewriting(ContentCoding::Gzip);
     rewriting.take(bomb.into());
     let mut length = 0;
-    while let Some(bytes) = rewriting.next().unwrap() {
+    while let Some(bytes) = rewriting.next_output().unwrap() {
         assert!(bytes.len() <= 3 * OUTPUT_BYTES, "{} bytes", bytes.len());
         length += bytes.len();
     }
@@ -103,7 +103,7 @@ fn links_that_grow_come_out_in_small_pieces() {
     many.push_str(&r#""tarball":"/npm/","#.repeat(50_000));
     let mut rewriting = rewriting(ContentCoding::Identity);
     rewriting.take(many.into());
-    while let Some(bytes) = rewriting.next().unwrap() {
+    while let Some(bytes) = rewriting.next_output().unwrap() {
         assert!(bytes.len() <= 3 * OUTPUT_BYTES, "{} bytes", bytes.len());
     }
 }
@@ -128,7 +128,7 @@ fn the_type_says_how_an_index_is_read() {
             let links = links(&pypi(), "https://index.test/simple/a/");
             let mut rewriting = Rewriting::new(links, ContentCoding::Identity, &fields);
             rewriting.take(Bytes::from_static(text.as_bytes()));
-            let out = rewriting.next().unwrap().unwrap_or_default();
+            let out = rewriting.next_output().unwrap().unwrap_or_default();
             assert_eq!(out != text.as_bytes(), changes, "{content_type:?}: {text}");
         }
     }

@@ -125,7 +125,7 @@ impl HeaderRules {
     }
 
     /// Applies all rules.
-    pub(crate) fn apply(&self, fields: &mut HeaderMap) {
+    pub fn apply(&self, fields: &mut HeaderMap) {
         for rule in &self.0 {
             match rule {
                 HeaderRule::Set(name, value) => {

@@ -22,8 +22,8 @@
 mod budget;
 mod encoder;
 
-pub(crate) use self::budget::{EncodeBudget, Verdict};
-pub(crate) use self::encoder::Encoder;
+pub use self::budget::{EncodeBudget, Verdict};
+pub use self::encoder::Encoder;
 
 use http::StatusCode;
 use http::header::{
@@ -45,7 +45,7 @@ impl Coding {
     pub const ALL: [(&str, Self); 2] = [("br", Self::Brotli), ("gzip", Self::Gzip)];
 
     /// The name in Content-Encoding.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::Brotli => "br",
             Self::Gzip => "gzip",
@@ -55,7 +55,7 @@ impl Coding {
 
 /// The weights that a client gives to codings in Accept-Encoding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AcceptEncoding {
+pub struct AcceptEncoding {
     /// In thousandths, for each of [`Coding::ALL`].
     codings: [u16; Coding::ALL.len()],
     identity: u16,
@@ -87,7 +87,7 @@ impl AcceptEncoding {
     }
 
     /// The coding of `offered` that the client prefers; `None`: identity.
-    pub(crate) fn choose(&self, offered: &[Coding]) -> Option<Coding> {
+    pub fn choose(&self, offered: &[Coding]) -> Option<Coding> {
         let rated = Coding::ALL.iter().zip(self.codings);
         let rated = rated.filter(|((_, coding), weight)| *weight > 0 && offered.contains(coding));
         // `rev`: of equal weights the last one wins, which must be the preferred one.
@@ -114,7 +114,7 @@ fn weight(parameter: &[u8]) -> Option<u16> {
 
 /// Takes Accept-Encoding out of a request before the lookup, so that all clients share one stored
 /// response, which has no coding.
-pub(crate) fn take_accept_encoding(request: &mut HeaderMap) -> AcceptEncoding {
+pub fn take_accept_encoding(request: &mut HeaderMap) -> AcceptEncoding {
     let accepted = AcceptEncoding::parse(request);
     request.remove(ACCEPT_ENCODING);
     accepted
@@ -122,7 +122,7 @@ pub(crate) fn take_accept_encoding(request: &mut HeaderMap) -> AcceptEncoding {
 
 /// Whether a response is one that is encoded for clients that accept it. The caller has checked
 /// that it answers a GET or HEAD.
-pub(crate) fn is_encodable(status: StatusCode, fields: &HeaderMap) -> bool {
+pub fn is_encodable(status: StatusCode, fields: &HeaderMap) -> bool {
     let length = fields.get(CONTENT_LENGTH).map(|length| length.to_str());
     let length = length.map(|text| text.ok().and_then(|text| text.parse::<u64>().ok()));
     let is_long = match length {
@@ -134,7 +134,7 @@ pub(crate) fn is_encodable(status: StatusCode, fields: &HeaderMap) -> bool {
 }
 
 /// Whether the content of a response is all of a text, without a coding.
-pub(crate) fn is_plain_text(status: StatusCode, fields: &HeaderMap) -> bool {
+pub fn is_plain_text(status: StatusCode, fields: &HeaderMap) -> bool {
     let has_content = matches!(status.as_u16(), 200 | 203 | 404 | 410);
     has_content
         && !fields.contains_key(CONTENT_RANGE)
@@ -144,7 +144,7 @@ pub(crate) fn is_plain_text(status: StatusCode, fields: &HeaderMap) -> bool {
 
 /// Whether values of Accept-Encoding ask for content in zstd rather than without a coding. Only a
 /// client that names zstd gets it.
-pub(crate) fn prefers_zstd<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
+pub fn prefers_zstd<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
     let (mut zstd, mut identity) = (0, 0);
     for member in values.flat_map(|value| value.split(|&byte| byte == b',')) {
         let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
@@ -160,13 +160,13 @@ pub(crate) fn prefers_zstd<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
 }
 
 /// Whether Cache-Control has `no-transform`.
-pub(crate) fn forbids_changes(fields: &HeaderMap) -> bool {
+pub fn forbids_changes(fields: &HeaderMap) -> bool {
     let mut lines = fields.get_all(CACHE_CONTROL).iter();
     lines.any(|line| has_no_transform(line.as_bytes()))
 }
 
 /// Whether a value of Cache-Control has `no-transform`.
-pub(crate) fn has_no_transform(value: &[u8]) -> bool {
+pub fn has_no_transform(value: &[u8]) -> bool {
     let mut members = value.split(|&byte| byte == b',');
     members.any(|member| member.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
 }
@@ -187,7 +187,7 @@ fn is_text(content_type: &HeaderValue) -> bool {
 }
 
 /// Adds Accept-Encoding to `Vary`: another client may get another coding.
-pub(crate) fn add_vary(fields: &mut HeaderMap) {
+pub fn add_vary(fields: &mut HeaderMap) {
     let lines = fields.get_all(VARY).iter();
     let mut members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
     let has = members.any(|member| {
@@ -201,7 +201,7 @@ pub(crate) fn add_vary(fields: &mut HeaderMap) {
 
 /// Makes a strong entity tag weak: it is for the identity form, and a range of one form must not be
 /// put together with a range of another.
-pub(crate) fn weaken_tag(fields: &mut HeaderMap) {
+pub fn weaken_tag(fields: &mut HeaderMap) {
     if let Some(tag) = fields.get(ETAG)
         && tag.as_bytes().starts_with(b"\"")
         && let Ok(weak) = HeaderValue::from_bytes(&[b"W/", tag.as_bytes()].concat())
@@ -211,7 +211,7 @@ pub(crate) fn weaken_tag(fields: &mut HeaderMap) {
 }
 
 /// Changes the fields of a response into those of its encoded form.
-pub(crate) fn encoded_fields(coding: &'static str, fields: &mut HeaderMap) {
+pub fn encoded_fields(coding: &'static str, fields: &mut HeaderMap) {
     fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
     weaken_tag(fields);
     for name in ABOUT_IDENTITY {
@@ -220,7 +220,7 @@ pub(crate) fn encoded_fields(coding: &'static str, fields: &mut HeaderMap) {
 }
 
 /// Fields that describe the bytes of the identity form.
-pub(crate) const ABOUT_IDENTITY: [HeaderName; 6] = [
+pub const ABOUT_IDENTITY: [HeaderName; 6] = [
     CONTENT_LENGTH,
     ACCEPT_RANGES,
     HeaderName::from_static("content-md5"),
@@ -230,7 +230,7 @@ pub(crate) const ABOUT_IDENTITY: [HeaderName; 6] = [
 ];
 
 /// Shorter content fits one packet anyway.
-pub(crate) const LENGTH_MIN: u64 = 1024;
+pub const LENGTH_MIN: u64 = 1024;
 
 /// Types that are text although their names do not say so.
 const TEXT_TYPES: [&str; 12] = [

@@ -36,18 +36,20 @@ use super::spec::{SentHost, Site, Sites};
 /// The request field with the values of the cache key rules.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("hashcache-key");
 /// The field of a stored response with the authority of its origin.
-pub(crate) const ORIGIN: HeaderName = HeaderName::from_static("hashcache-origin");
+pub const ORIGIN: HeaderName = HeaderName::from_static("hashcache-origin");
 
 /// A site and the state of its origins.
 #[derive(Debug)]
-pub(crate) struct LiveSite {
-    pub(crate) spec: Site,
-    pub(crate) error_page: Option<Bytes>,
+pub struct LiveSite {
+    /// What the configuration says of it.
+    pub spec: Site,
+    /// The page that is sent in place of our own ones.
+    pub error_page: Option<Bytes>,
     /// The Host fields of requests to the origins; `None`: `http` refuses it.
     host_fields: Vec<Option<HeaderValue>>,
     /// Stored responses are served to plain requests as they are stored: no rule of the site looks
     /// at other fields or changes the response.
-    pub(crate) is_plain: bool,
+    pub is_plain: bool,
     state: Mutex<State>,
     /// Unfinished requests of each origin.
     busy: Vec<AtomicU32>,
@@ -81,7 +83,7 @@ impl RetryBudget {
 
 /// The sites of the configuration in effect.
 #[derive(Debug, Default)]
-pub(crate) struct LiveSites {
+pub struct LiveSites {
     sites: Vec<Arc<LiveSite>>,
     names: Sites,
 }
@@ -89,7 +91,7 @@ pub(crate) struct LiveSites {
 impl LiveSites {
     /// The sites of `sites`; one that is the same in `known` keeps its state, and an origin of a
     /// site with the same name its counters.
-    pub(crate) fn new(sites: &Sites, known: Option<&Self>) -> Self {
+    pub fn new(sites: &Sites, known: Option<&Self>) -> Self {
         let live = sites.all().iter().map(|spec| {
             let known = known.map_or(&[][..], Self::all);
             if let Some(same) = known.iter().find(|it| it.spec == *spec) {
@@ -105,13 +107,13 @@ impl LiveSites {
     }
 
     /// The site that has this host.
-    pub(crate) fn find(&self, authority: &Authority) -> Option<&Arc<LiveSite>> {
+    pub fn find(&self, authority: &Authority) -> Option<&Arc<LiveSite>> {
         self.names.find(authority).and_then(|n| self.sites.get(n))
     }
 
     /// The target under which responses for a client's URL are stored; `None`: no site has its
     /// host. The URL of an origin stands for that of a site that any host leads to.
-    pub(crate) fn stored_as(&self, target: &Target) -> Option<Target> {
+    pub fn stored_as(&self, target: &Target) -> Option<Target> {
         let site = self.find(&target.authority)?;
         let authority = site.spec.any_host_authority();
         Some(Target {
@@ -121,7 +123,8 @@ impl LiveSites {
         })
     }
 
-    pub(crate) fn all(&self) -> &[Arc<LiveSite>] {
+    /// All sites, in the order of the configuration.
+    pub fn all(&self) -> &[Arc<LiveSite>] {
         &self.sites
     }
 }
@@ -165,7 +168,7 @@ impl LiveSite {
     }
 
     /// The origins to ask for `url`, in order; `first`, if it is in service, at the front.
-    pub(crate) fn endpoints(&self, url: &str, first: Option<&HeaderValue>) -> Vec<Endpoint> {
+    pub fn endpoints(&self, url: &str, first: Option<&HeaderValue>) -> Vec<Endpoint> {
         let now = Instant::now();
         let mut state = self.state();
         state.retries.note_request();
@@ -196,7 +199,7 @@ impl LiveSite {
     }
 
     /// The server of origin `n`.
-    pub(crate) fn endpoint(&self, n: usize) -> Endpoint {
+    pub fn endpoint(&self, n: usize) -> Endpoint {
         let Origin { scheme, authority } = self.spec.origins[n].url.clone();
         Endpoint {
             authority,
@@ -214,18 +217,18 @@ impl LiveSite {
     /// Whether a request that failed at this origin may be sent to another. Retries are limited,
     /// so that they do not double the load of origins that are all overloaded; what waited for an
     /// origin that is out of service now is moved, and is no such load.
-    pub(crate) fn may_retry(&self, failed: &Endpoint) -> bool {
+    pub fn may_retry(&self, failed: &Endpoint) -> bool {
         !self.is_in_service(failed) || self.state().retries.take()
     }
 
     /// Whether requests are sent to this origin.
-    pub(crate) fn is_in_service(&self, to: &Endpoint) -> bool {
+    pub fn is_in_service(&self, to: &Endpoint) -> bool {
         let number = self.number(to);
         number.is_none_or(|n| self.state().health.tenths(n, Instant::now()) > 0)
     }
 
     /// Notes the result of a request.
-    pub(crate) fn note(&self, to: &Endpoint, outcome: Outcome) {
+    pub fn note(&self, to: &Endpoint, outcome: Outcome) {
         if let Some(n) = self.number(to) {
             if matches!(outcome, Outcome::Unable | Outcome::Failed) {
                 self.counters[n].failure();
@@ -238,7 +241,7 @@ impl LiveSite {
     /// Changes the fields of a request to what the store looks at: without those that the rules of
     /// the site hide, with the values of the cache key rules, and without the codings that the
     /// client accepts if the site encodes.
-    pub(crate) fn prepare(&self, fields: &mut HeaderMap) {
+    pub fn prepare(&self, fields: &mut HeaderMap) {
         self.mark_key(fields);
         if !self.spec.compress.is_empty() {
             fields.remove(ACCEPT_ENCODING);
@@ -247,7 +250,7 @@ impl LiveSite {
 
     /// Removes fields that the rules of the site hide, and adds the field with the values of the
     /// cache key rules.
-    pub(crate) fn mark_key(&self, fields: &mut HeaderMap) {
+    pub fn mark_key(&self, fields: &mut HeaderMap) {
         self.spec.request_headers.hide(fields);
         fields.remove(KEY);
         if self.spec.key.has_parts() {
@@ -258,7 +261,7 @@ impl LiveSite {
     }
 
     /// Each origin with its numbers.
-    pub(crate) fn figures(&self) -> impl Iterator<Item = (&Origin, OriginFigures)> {
+    pub fn figures(&self) -> impl Iterator<Item = (&Origin, OriginFigures)> {
         let (now, state) = (Instant::now(), self.state());
         let origins = self.spec.origins.iter().zip(&self.counters);
         origins.enumerate().map(move |(n, (origin, counters))| {
@@ -269,7 +272,7 @@ impl LiveSite {
     }
 
     /// Notes the result of a check of origin `n`.
-    pub(crate) fn note_check(&self, n: usize, is_good: bool) {
+    pub fn note_check(&self, n: usize, is_good: bool) {
         let change = self.state().health.note_check(n, is_good, Instant::now());
         self.log(n, change);
     }
@@ -302,14 +305,14 @@ impl LiveSite {
     }
 
     /// The Host field of a check.
-    pub(crate) fn check_host(&self, to: &Endpoint) -> Option<HeaderValue> {
+    pub fn check_host(&self, to: &Endpoint) -> Option<HeaderValue> {
         let named = self.host_for(to);
         let first = || HeaderValue::try_from(self.spec.hosts.first()?.to_string()).ok();
         named.or_else(first)
     }
 
     /// What a result means for the health of an origin; `None`: nothing.
-    pub(crate) fn outcome_of(failure: &Failure) -> Option<Outcome> {
+    pub fn outcome_of(failure: &Failure) -> Option<Outcome> {
         match failure {
             Failure::NameNotFound
             | Failure::NameError
@@ -335,19 +338,22 @@ fn host_field(authority: &Authority, scheme: Scheme) -> Option<HeaderValue> {
 
 /// A request to a site.
 #[derive(Debug)]
-pub(crate) struct SiteRequest {
-    pub(crate) site: Arc<LiveSite>,
-    pub(crate) forwarding: Forwarding,
+pub struct SiteRequest {
+    /// The site.
+    pub site: Arc<LiveSite>,
+    /// What of the client the origins are told.
+    pub forwarding: Forwarding,
     /// The host that the client named, if the origins may know it.
-    pub(crate) host: Option<Authority>,
-    pub(crate) sender: Sender,
+    pub host: Option<Authority>,
+    /// Who has sent it.
+    pub sender: Sender,
     /// Whether its connection may have the requests of several clients.
-    pub(crate) is_shared: bool,
+    pub is_shared: bool,
 }
 
 /// The sender of a request to a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sender {
+pub enum Sender {
     /// A client, or a proxy of its own.
     Client,
     /// A member, which applies the rules for responses itself.
@@ -356,7 +362,7 @@ pub(crate) enum Sender {
 
 /// An unfinished request to an origin.
 #[derive(Debug)]
-pub(crate) struct Busy {
+pub struct Busy {
     site: Arc<LiveSite>,
     number: usize,
     since: Instant,
@@ -364,7 +370,7 @@ pub(crate) struct Busy {
 
 impl Busy {
     /// Notes that the head of the response has arrived.
-    pub(crate) fn note_response(&self) {
+    pub fn note_response(&self) {
         self.site.counters[self.number].response(self.since.elapsed());
     }
 }
@@ -377,7 +383,7 @@ impl Drop for Busy {
 
 impl SiteRequest {
     /// The request fields that the key or a trusted front proxy has taken care of.
-    pub(crate) fn exempt(&self) -> Exempt<'_> {
+    pub fn exempt(&self) -> Exempt<'_> {
         let (_, keyed) = self.site.spec.key.parts();
         Exempt {
             keyed,
@@ -386,7 +392,7 @@ impl SiteRequest {
     }
 
     /// Changes the fields of a request into those for the origins of the site.
-    pub(crate) fn prepare(&self, fields: &mut HeaderMap) {
+    pub fn prepare(&self, fields: &mut HeaderMap) {
         fields.remove(KEY);
         self.site.spec.request_headers.apply(fields);
         self.write_forwarding(fields);
@@ -394,7 +400,7 @@ impl SiteRequest {
 
     /// Changes the fields of a request into those for the member that has the response. It is asked
     /// on behalf of the client, and applies the rules of the site itself.
-    pub(crate) fn prepare_for_member(&self, fields: &mut HeaderMap) {
+    pub fn prepare_for_member(&self, fields: &mut HeaderMap) {
         fields.remove(KEY);
         self.write_forwarding(fields);
     }
@@ -410,14 +416,14 @@ impl SiteRequest {
     }
 
     /// Sets the Host field for an origin.
-    pub(crate) fn set_host(&self, to: &Endpoint, fields: &mut HeaderMap) {
+    pub fn set_host(&self, to: &Endpoint, fields: &mut HeaderMap) {
         if let Some(host) = self.site.host_for(to) {
             fields.insert(HOST, host);
         }
     }
 
     /// Counts a request that is about to be sent.
-    pub(crate) fn begin(&self, to: &Endpoint) -> Option<Busy> {
+    pub fn begin(&self, to: &Endpoint) -> Option<Busy> {
         let number = self.site.number(to)?;
         self.site.busy[number].fetch_add(1, Relaxed);
         self.site.counters[number].request();
@@ -430,7 +436,7 @@ impl SiteRequest {
 
     /// Adds our own fields to a response that is about to be judged and stored. The only origin of
     /// a site needs no field.
-    pub(crate) fn mark<B>(
+    pub fn mark<B>(
         &self,
         to: &Endpoint,
         (path, response): (&str, &mut Response<B>),
@@ -458,7 +464,7 @@ impl SiteRequest {
     /// Where the lifetime will be the site's default, the response may have been made for one user:
     /// `Vary` then says that it is for requests without cookies. For a response of a member too:
     /// its configuration may be an older one.
-    pub(crate) fn mark_cookies<B>(
+    pub fn mark_cookies<B>(
         &self,
         (path, response): (&str, &mut Response<B>),
         targets: &[HeaderName],
@@ -471,7 +477,7 @@ impl SiteRequest {
     }
 
     /// Takes our own fields out of a response. Other caches must know what the key rules looked at.
-    pub(crate) fn unmark(&self, response: &mut HeaderMap) {
+    pub fn unmark(&self, response: &mut HeaderMap) {
         response.remove(ORIGIN);
         if !self.site.spec.key.has_parts() || !response.contains_key(VARY) {
             return;
@@ -506,7 +512,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::site::spec::SiteOrigin;
+    use crate::spec::SiteOrigin;
 
     fn site(origins: usize) -> LiveSite {
         let mut spec = Site::at("http://127.0.0.1:8000".parse().unwrap());

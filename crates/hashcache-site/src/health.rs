@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 /// The result of a request to an origin, as far as its health is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// A response with a status below 500.
     Good,
     /// Another error of the server. It does not show that the next request fails too, so the origin
@@ -34,7 +34,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// By the status of a response.
-    pub(crate) fn of(status: http::StatusCode) -> Self {
+    pub fn of(status: http::StatusCode) -> Self {
         match status.as_u16() {
             502..=504 => Self::Unable,
             500.. => Self::Error,

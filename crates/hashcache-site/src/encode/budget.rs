@@ -17,14 +17,14 @@ use tokio::time::Instant;
 
 /// The budget of one core.
 #[derive(Debug, Default)]
-pub(crate) struct EncodeBudget {
+pub struct EncodeBudget {
     all: Debt,
     clients: HashMap<Network, Debt>,
 }
 
 /// Whether content may be encoded now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// Yes.
     Now,
     /// After this time.
@@ -65,7 +65,7 @@ impl Debt {
 
 impl EncodeBudget {
     /// Whether more content may be encoded for this client.
-    pub(crate) fn ask(&self, client: Network, now: Instant) -> Verdict {
+    pub fn ask(&self, client: Network, now: Instant) -> Verdict {
         let own = self.clients.get(&client);
         let own = own.map_or(Duration::ZERO, |own| own.wait(CLIENT_RATE, now));
         match own.max(self.all.wait(CORE_RATE, now)) {
@@ -76,7 +76,7 @@ impl EncodeBudget {
     }
 
     /// Notes that `bytes` were encoded for this client.
-    pub(crate) fn spend(&mut self, client: Network, bytes: u64, now: Instant) {
+    pub fn spend(&mut self, client: Network, bytes: u64, now: Instant) {
         self.all.add(bytes, CORE_RATE, now);
         if self.clients.len() >= CLIENTS_KEPT && !self.clients.contains_key(&client) {
             self.clients

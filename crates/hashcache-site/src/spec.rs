@@ -159,7 +159,7 @@ impl Site {
 
     /// The authority in the cache keys of a site that any host leads to: a client must not be able
     /// to choose it. `None`: the site has names.
-    pub(crate) fn any_host_authority(&self) -> Option<&Authority> {
+    pub fn any_host_authority(&self) -> Option<&Authority> {
         let origin = self.origins.first().filter(|_| self.hosts.is_empty());
         origin.map(|origin| &origin.url.authority)
     }
@@ -231,7 +231,7 @@ impl Sites {
     }
 
     /// The lifetimes of all sites.
-    pub(crate) fn lifetimes(&self) -> SiteLifetimes {
+    pub fn lifetimes(&self) -> SiteLifetimes {
         let mut lifetimes = SiteLifetimes::default();
         for site in &self.all {
             let any = site.any_host_authority().map(|authority| &authority.host);

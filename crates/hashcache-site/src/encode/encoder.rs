@@ -25,7 +25,7 @@ use flate2::write::GzEncoder;
 use super::Coding;
 
 /// An encoder of one response.
-pub(crate) struct Encoder {
+pub struct Encoder {
     stream: Stream,
     /// Input that is not used up yet.
     input: Bytes,
@@ -41,7 +41,7 @@ enum Stream {
 
 impl Coding {
     /// Memory of an encoder with a piece of input and one of output, bytes.
-    pub(crate) fn memory(self) -> u64 {
+    pub fn memory(self) -> u64 {
         match self {
             Self::Gzip => (439 + PIECES_KIB) << 10,
             Self::Brotli => (1156 + PIECES_KIB) << 10,
@@ -53,7 +53,8 @@ impl Coding {
 const PIECES_KIB: u64 = 64 + 96;
 
 impl Encoder {
-    pub(crate) fn new(coding: Coding) -> Self {
+    /// An encoder that has taken nothing yet.
+    pub fn new(coding: Coding) -> Self {
         let stream = match coding {
             Coding::Gzip => {
                 let level = Compression::new(GZIP_LEVEL);
@@ -72,14 +73,14 @@ impl Encoder {
         }
     }
 
-    /// Takes the next input; only after [`Self::next`] has returned `None`.
-    pub(crate) fn take(&mut self, input: Bytes) {
+    /// Takes the next input; only after [`Self::next_output`] has returned `None`.
+    pub fn take(&mut self, input: Bytes) {
         debug_assert!(self.input.is_empty(), "the piece before is used up");
         self.input = input;
     }
 
     /// The next piece of output; `None` if more input is needed.
-    pub(crate) fn next(&mut self) -> io::Result<Option<Bytes>> {
+    pub fn next_output(&mut self) -> io::Result<Option<Bytes>> {
         while !self.input.is_empty() {
             let step = self.input.split_to(self.input.len().min(INPUT_STEP_BYTES));
             self.held += step.len();
@@ -108,7 +109,7 @@ impl Encoder {
 
     /// All output of the input so far, if the client does not have it yet. Content that arrives
     /// slowly must not wait here.
-    pub(crate) fn flush(&mut self) -> io::Result<Option<Bytes>> {
+    pub fn flush(&mut self) -> io::Result<Option<Bytes>> {
         if mem::take(&mut self.held) == 0 {
             return Ok(None);
         }
@@ -127,7 +128,7 @@ impl Encoder {
     }
 
     /// The rest of the output, at the end of the content.
-    pub(crate) fn finish(&mut self) -> io::Result<Option<Bytes>> {
+    pub fn finish(&mut self) -> io::Result<Option<Bytes>> {
         self.held = 0;
         let out = match mem::replace(&mut self.stream, Stream::Ended) {
             Stream::Gzip(encoder) => encoder.finish()?,
@@ -186,7 +187,7 @@ mod tests {
         let mut out = Vec::new();
         for piece in content.chunks(piece) {
             encoder.take(Bytes::copy_from_slice(piece));
-            while let Some(bytes) = encoder.next().unwrap() {
+            while let Some(bytes) = encoder.next_output().unwrap() {
                 out.extend_from_slice(&bytes);
             }
         }
@@ -231,7 +232,7 @@ mod tests {
             let mut out = Vec::new();
             for n in 0..5_usize {
                 encoder.take(text(3000, n as u64).into());
-                while let Some(bytes) = encoder.next().unwrap() {
+                while let Some(bytes) = encoder.next_output().unwrap() {
                     out.extend_from_slice(&bytes);
                 }
                 out.extend_from_slice(&encoder.flush().unwrap().unwrap());
@@ -255,7 +256,7 @@ mod tests {
             let mut encoder = Encoder::new(coding);
             let content: Vec<u8> = (0..1 << 20).map(|_| fastrand::u8(..)).collect();
             encoder.take(content.into());
-            while let Some(bytes) = encoder.next().unwrap() {
+            while let Some(bytes) = encoder.next_output().unwrap() {
                 assert!(
                     bytes.len() < FLUSH_BYTES + 2 * OUTPUT_BYTES,
                     "{coding:?} {}",

@@ -144,7 +144,7 @@ impl KeyRules {
     }
 
     /// The path and query to look up and to ask for.
-    pub(crate) fn path_and_query<'a>(&self, original: &'a str) -> Cow<'a, str> {
+    pub fn path_and_query<'a>(&self, original: &'a str) -> Cow<'a, str> {
         let Some((path, query)) = original.split_once('?') else {
             return original.into();
         };
@@ -173,7 +173,7 @@ impl KeyRules {
     }
 
     /// Whether cookies are part of the key, and the fields that are.
-    pub(crate) fn parts(&self) -> (bool, &[HeaderName]) {
+    pub fn parts(&self) -> (bool, &[HeaderName]) {
         (!self.spec.cookies.is_empty(), &self.fields)
     }
 
@@ -195,7 +195,7 @@ impl KeyRules {
     }
 
     /// Whether a cookie of the request makes it bypass the store.
-    pub(crate) fn is_bypass(&self, request: &HeaderMap) -> bool {
+    pub fn is_bypass(&self, request: &HeaderMap) -> bool {
         !self.bypass_cookies.is_empty()
             && cookies(request).any(|(name, _)| {
                 // A name that is no text matches no pattern.
