@@ -15,6 +15,8 @@ use hashcache_base::failure::Failure;
 use hashcache_base::limits::Limits;
 use hashcache_base::share::{Allowance, ShareReservation};
 use hashcache_http::{Authority, Host, Scheme, Space};
+use hashcache_intercept::refusals::ClientProgram;
+use hashcache_intercept::{InterceptKind, SELF_TEST_HOST};
 use hashcache_link::pin::Pin as KeyPin;
 use hashcache_link::sent_to::SentTo;
 use hashcache_upstream::announced::ClientEnds;
@@ -26,8 +28,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::client_access::ClientAccess;
-use crate::intercept::refusals::ClientProgram;
-use crate::intercept::{InterceptKind, SELF_TEST_HOST};
 use crate::worker::{LiveSettings, Worker};
 
 /// One client's connection, as its requests see it; in HTTP/2, one stream of it.

@@ -16,7 +16,6 @@ mod connect;
 mod connection;
 mod fetch;
 mod in_flight_ranges;
-mod intercept;
 mod log_entry;
 mod not_stored;
 mod page_groups;
@@ -56,6 +55,11 @@ pub use hashcache_base::net::nat64::{Nat64, Nat64Error};
 pub use hashcache_base::net::own_domain::{AllowedDestination, AllowedDestinationError, OwnDomain};
 pub use hashcache_base::net::prefix::{Prefix, PrefixError};
 pub use hashcache_base::tls::identity::{CertificateFiles, IdentityError};
+pub use hashcache_intercept::Intercept;
+pub use hashcache_intercept::authority::{
+    AuthorityError, CertificateAuthority, Fingerprint, MakeOptions,
+};
+pub use hashcache_intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use hashcache_link::forward::{LinkForward, LinkForwardError};
 pub use hashcache_link::identity::{LinkIdentity, LinkIdentityError};
 pub use hashcache_link::pin::{Pin, PinError};
@@ -77,9 +81,6 @@ pub use history::counts::{By, Counts, Kind, KindCounts, Table, Totals};
 pub use history::file::{Read as HistoryRead, read as read_history};
 pub use history::name::Name as HistoryName;
 pub use history::record::{Hour, HourRecord, Lines, NAMES as HISTORY_NAMES};
-pub use intercept::Intercept;
-pub use intercept::authority::{AuthorityError, CertificateAuthority, Fingerprint, MakeOptions};
-pub use intercept::hosts::{HostList, HostOptions, HostPattern, HostPatternError, Hosts};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{

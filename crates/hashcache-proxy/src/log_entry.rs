@@ -10,6 +10,7 @@ use std::sync::Arc;
 use hashcache_base::clock::UnixMillis;
 use hashcache_base::failure::Failure;
 use hashcache_http::{Scheme, Target};
+use hashcache_intercept::Handshake;
 use hashcache_wire::{ClientBody, ExchangeEnd, OnSent, RequestHead};
 use http::header::{CONTENT_TYPE, REFERER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response, Version};
@@ -19,7 +20,6 @@ use crate::access_log::{LogEntry, LoggedHop, Outcome, RequestId};
 use crate::connection::Connection;
 use crate::fetch::counters::ByteCount;
 use crate::history::name::Name;
-use crate::intercept::Handshake;
 use crate::route::NextHop;
 use crate::worker::Worker;
 

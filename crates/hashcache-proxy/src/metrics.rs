@@ -25,6 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hashcache_base::failure::Failure;
+use hashcache_intercept::{Handshake, Reason};
 use hashcache_upstream::peer::{Peer, PeerKind, PeerSummary};
 
 pub(crate) use exposition::{Detail, Exposition, Live, Requests};
@@ -32,7 +33,6 @@ pub(crate) use htcp::{ClearResult, HtcpAnswer, HtcpCounts, HtcpIgnored, HtcpRepl
 pub(crate) use icp::{IcpCounts, Unanswered};
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
-use crate::intercept::{Handshake, Reason};
 use crate::purge;
 
 /// The counters of the process.

@@ -24,6 +24,7 @@ use hashcache_base::net::address::{ConnectPort, Purpose};
 use hashcache_base::net::prefix::Prefix;
 use hashcache_base::sort::sort_by_key;
 use hashcache_http::{Authority, Exempt, Host, Origin, Scheme};
+use hashcache_intercept::hosts::HostPattern;
 use hashcache_peers::carp::Array;
 use hashcache_peers::key::Key;
 use hashcache_peers::members::Member;
@@ -34,7 +35,6 @@ use hashcache_upstream::peer::{Peer, PeerHttps, PeerKind, PeerMisses, PeerSummar
 use hashcache_upstream::{AbsoluteForm, Endpoint, Wanted};
 use http::HeaderMap;
 
-use crate::intercept::hosts::HostPattern;
 use crate::members::MemberList;
 
 /// Whether resources are fetched from their origins directly, beside or instead of peers.

@@ -17,6 +17,7 @@ use hashcache_base::net::nat64::Nat64;
 use hashcache_base::net::own_domain::AllowedDestination;
 use hashcache_base::net::prefix::Prefix;
 use hashcache_base::tls::identity::CertificateFiles;
+use hashcache_intercept::Intercept;
 use hashcache_link::forward::LinkForward;
 use hashcache_link::pin::Pin;
 use hashcache_site::mirror::Mirror;
@@ -24,7 +25,6 @@ use hashcache_site::spec::Sites;
 use hashcache_upstream::offline::Offline;
 use hashcache_upstream::peer::PeerSettings;
 
-use crate::intercept::Intercept;
 use crate::route::RouteSettings;
 
 /// What the listeners of this process do with a request.

@@ -30,6 +30,7 @@ use hashcache_http::{
     Authority, CDN_CACHE_CONTROL, Host, Origin, Pseudonym, ReuseOptions, Scheme, Space,
     StoreOptions, Target, UnixTime, via_members,
 };
+use hashcache_intercept::{InterceptState, Interceptor};
 use hashcache_link::children::{Children, LinkServer};
 use hashcache_link::chunk_tables::ChunkTables;
 use hashcache_link::pin::Pin;
@@ -45,7 +46,6 @@ use http::HeaderMap;
 use crate::access_log::WorkerLog;
 use crate::collapse::{Collapse, WaitTimes};
 use crate::history::tally::Tally;
-use crate::intercept::{InterceptState, Interceptor};
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
 use crate::not_stored::RecentlyNotStored;
 use crate::page_groups::PageGroups;

@@ -17,6 +17,7 @@ const BASE: &str = "hashcache-base";
 const ENGINE: &str = "hashcache";
 const HTTP: &str = "hashcache-http";
 const LAYOUTS: &str = "hashcache-layouts";
+const INTERCEPT: &str = "hashcache-intercept";
 const LINK: &str = "hashcache-link";
 const PEERS: &str = "hashcache-peers";
 const PROXY: &str = "hashcache-proxy";
@@ -29,7 +30,7 @@ const WAN: &str = "hashcache-wan";
 const WIRE: &str = "hashcache-wire";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 19] = [
+const ARROWS: [Row; 20] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -117,11 +118,17 @@ const ARROWS: [Row; 19] = [
         uses: &[BASE, ENGINE, HTTP, UPSTREAM],
         tests_use: &[BASE],
     },
+    // Certificates of leaves lie in the memory of the engine.
+    Row {
+        name: INTERCEPT,
+        uses: &[BASE, ENGINE, HTTP],
+        tests_use: &[BASE],
+    },
     // Its tests use the clocks and certificates for tests, a feature of the base.
     Row {
         name: PROXY,
         uses: &[
-            ACCESS, BASE, ENGINE, HTTP, LINK, PEERS, SITE, STORE, UPSTREAM, WAN, WIRE,
+            ACCESS, BASE, ENGINE, HTTP, INTERCEPT, LINK, PEERS, SITE, STORE, UPSTREAM, WAN, WIRE,
         ],
         tests_use: &[BASE, TESTKIT],
     },

@@ -1,6 +1,8 @@
 //! The admin listener, asked over sockets.
 
 use hashcache_base::clock::Clock;
+use hashcache_intercept::InterceptState;
+use hashcache_intercept::refusals::ClientProgram;
 use hashcache_upstream::UpstreamFigures;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -8,8 +10,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::access_log::AccessLogger;
 use crate::dashboard::dashboard_of_tests;
-use crate::intercept::InterceptState;
-use crate::intercept::refusals::ClientProgram;
 use crate::metrics::{EngineFigures, Metrics, StoreState};
 
 fn admin(store: StoreState) -> Arc<Admin> {

@@ -20,6 +20,11 @@ use hashcache_base::failure::Failure;
 use hashcache_base::share::ShareReservation;
 use hashcache_base::task::spawn_local;
 use hashcache_http::{Authority, Host, RequestTarget, Scheme, UnixTime};
+use hashcache_intercept::client_hello::ParsedHello;
+use hashcache_intercept::hosts::without_dot;
+use hashcache_intercept::peek::peek;
+use hashcache_intercept::refusals::ClientProgram;
+use hashcache_intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason, suits};
 use hashcache_upstream::Unverified;
 use hashcache_upstream::channel::Channel;
 use hashcache_wire::{INTERCEPTED_BYTES, Protocol, Socket, Upgraded, handshake};
@@ -31,11 +36,6 @@ use tracing::debug;
 
 use super::dial::{self, Destination};
 use crate::connection::{Connection, InterceptedFor};
-use crate::intercept::client_hello::ParsedHello;
-use crate::intercept::hosts::without_dot;
-use crate::intercept::peek::peek;
-use crate::intercept::refusals::ClientProgram;
-use crate::intercept::{Handshake, InterceptKind, Interceptor, PEEK_TIME, Reason, suits};
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::worker::{LiveSettings, Worker};
 

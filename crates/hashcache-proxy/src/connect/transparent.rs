@@ -18,6 +18,9 @@ use hashcache_access::AccessAction;
 use hashcache_access::quota::RequestLimits;
 use hashcache_base::failure::Failure;
 use hashcache_http::{Authority, Host};
+use hashcache_intercept::Reason;
+use hashcache_intercept::client_hello::ParsedHello;
+use hashcache_intercept::peek::peek;
 use hashcache_wire::Socket;
 use http::{HeaderMap, Method, Version};
 
@@ -25,9 +28,6 @@ use super::dial::{self, Destination};
 use super::intercepted::{Candidate, HIDDEN_HOST, hides_host};
 use super::{check_ports, intercepted};
 use crate::connection::Connection;
-use crate::intercept::Reason;
-use crate::intercept::client_hello::ParsedHello;
-use crate::intercept::peek::peek;
 use crate::log_entry::TunnelEntryBuilder;
 use crate::permission::{self, Permission};
 

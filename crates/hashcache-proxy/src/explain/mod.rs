@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use hashcache::Cache;
 use hashcache_http::{Authority, Scheme, Space, Target, UnixTime};
+use hashcache_intercept::{InterceptKind, Reason};
 use hashcache_site::forwarded::{Speaker, strip_forwarded};
 use hashcache_site::live::LiveSite;
 use hashcache_site::mirror::MirrorLookup;
@@ -32,7 +33,6 @@ use serde_json::{Map, Value, json};
 use self::access::{Arrival, Checks};
 pub(crate) use self::question::Question;
 use self::store::{Need, StoreView};
-use crate::intercept::{InterceptKind, Reason};
 use crate::worker::Common;
 
 /// Answers questions about requests.

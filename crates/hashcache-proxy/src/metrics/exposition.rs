@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use hashcache_access::quota::LimiterFigures;
 use hashcache_base::clock::Clock;
+use hashcache_intercept::InterceptState;
 use hashcache_site::live::LiveSites;
 use hashcache_upstream::UpstreamFigures;
 use hashcache_upstream::offline::{Line, Offline};
@@ -30,7 +31,6 @@ use super::{
     quotas,
 };
 use crate::access_log::AccessLogger;
-use crate::intercept::InterceptState;
 
 /// Reads the engine's figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;

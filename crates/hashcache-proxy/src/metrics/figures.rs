@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use hashcache_base::failure::Failure;
+use hashcache_intercept::{Handshake, Reason};
 
 use super::moment::Moment;
 use super::table::{
@@ -11,7 +12,6 @@ use super::table::{
     counter, gauge,
 };
 use super::{CLASSES, Limit, StoreState};
-use crate::intercept::{Handshake, Reason};
 
 /// Requests, connections and interceptions.
 pub(super) static TRAFFIC: &[Figure] = &[

@@ -16,12 +16,12 @@ use bytes::Bytes;
 use hashcache_base::frame::{Escaped, document};
 use hashcache_base::tls::sha256;
 use hashcache_http::{Host, Origin, UnixTime, http_date};
+use hashcache_intercept::SELF_TEST_HOST;
+use hashcache_intercept::authority::CertificateAuthority;
 use http::{HeaderValue, Response, StatusCode, header};
 use qrcodegen::{QrCode, QrCodeEcc};
 
 use super::{PageReader, page, printable};
-use crate::intercept::SELF_TEST_HOST;
-use crate::intercept::authority::CertificateAuthority;
 
 /// The content of the page.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,9 @@
 //! The page and its downloads as browsers and devices read them.
 
+use hashcache_intercept::authority::MakeOptions;
+
 use super::super::tests::text;
 use super::*;
-use crate::intercept::authority::MakeOptions;
 
 fn authority(name: &str, only: &[&str]) -> CertificateAuthority {
     let home = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
 //! Interception: the proxy answers for an origin with a certificate of its own authority, so that
 //! responses over https can be stored. Only listed hosts are intercepted.
 //!
-//! Called by `connect` at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the name is
-//! listed. After the 200, `peek` reads the client's first bytes and `client_hello` parses them.
-//! `hashcache_base::tls::verified_hosts` knows whether the origin's certificate was verified
+//! Called by `connect` of the proxy at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the
+//! name is listed. After the 200, `peek` reads the client's first bytes and `client_hello` parses
+//! them. `hashcache_base::tls::verified_hosts` knows whether the origin's certificate was verified
 //! recently, `refusals` whether this program refuses ours. Only if all agree, `authority` makes a
 //! leaf. Otherwise the bytes are forwarded unchanged, and the client sees the origin's certificate.
 //!
@@ -11,21 +11,21 @@
 //! interception, except that the bytes to a listed host may be delayed by up to three seconds.
 
 // Certificates.
-pub(crate) mod authority;
+pub mod authority;
 mod leaf_cache;
 pub(crate) mod pem;
 
 // Decisions.
-pub(crate) mod hosts;
+pub mod hosts;
 mod reason;
 
-pub(crate) mod client_hello;
-pub(crate) mod peek;
+pub mod client_hello;
+pub mod peek;
 
-pub(crate) mod refusals;
+pub mod refusals;
 
-pub(crate) use self::hosts::SELF_TEST_HOST;
-pub(crate) use self::reason::Reason;
+pub use self::hosts::SELF_TEST_HOST;
+pub use self::reason::Reason;
 
 use std::fmt;
 use std::io;
@@ -59,14 +59,17 @@ pub struct Intercept {
 /// Results of earlier interceptions, by host and program; one for all cores, not changed by a
 /// reload.
 #[derive(Debug, Default)]
-pub(crate) struct InterceptState {
-    pub(crate) verified: Arc<VerifiedHosts>,
-    pub(crate) refusals: Refusals,
+pub struct InterceptState {
+    /// Hosts whose certificates were found valid.
+    pub verified: Arc<VerifiedHosts>,
+    /// Programs that refuse our certificates.
+    pub refusals: Refusals,
 }
 
 /// Accepts handshakes for intercepted hosts; made anew by a reload.
-pub(crate) struct Interceptor {
-    pub(crate) authority: Arc<CertificateAuthority>,
+pub struct Interceptor {
+    /// Signs the leaves.
+    pub authority: Arc<CertificateAuthority>,
     hosts: Hosts,
     /// The TLS configuration without the certificate.
     config: ServerConfig,
@@ -74,7 +77,7 @@ pub(crate) struct Interceptor {
 
 /// The host whose TLS is intercepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InterceptKind {
+pub enum InterceptKind {
     /// An origin.
     Origin,
     /// The host of the self-test: the client tests whether it trusts our authority.
@@ -84,7 +87,7 @@ pub(crate) enum InterceptKind {
 impl Interceptor {
     /// Accepts handshakes according to `intercept`. Error: the system gave no random bytes for
     /// tickets.
-    pub(crate) fn new(intercept: &Intercept, clock: &Arc<Clock>) -> Result<Self, TlsError> {
+    pub fn new(intercept: &Intercept, clock: &Arc<Clock>) -> Result<Self, TlsError> {
         let time = Arc::new(OurTime(Arc::clone(clock)));
         let mut config = ServerConfig::builder_with_details(provider(), time)
             .with_safe_default_protocol_versions()
@@ -103,7 +106,7 @@ impl Interceptor {
     }
 
     /// Whether TLS to `upstream` may be intercepted, as far as the name tells.
-    pub(crate) fn judge(&self, upstream: &Authority) -> Result<InterceptKind, Reason> {
+    pub fn judge(&self, upstream: &Authority) -> Result<InterceptKind, Reason> {
         let Host::Name(name) = &upstream.host else {
             return Err(Reason::Address);
         };
@@ -118,7 +121,7 @@ impl Interceptor {
     }
 
     /// The acceptor for `host`, whose own certificate ends at `not_after`.
-    pub(crate) fn acceptor(
+    pub fn acceptor(
         &self,
         host: &str,
         not_after: UnixTime,
@@ -150,7 +153,7 @@ impl ResolvesServerCert for FixedLeaf {
 
 /// Result of a handshake with a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Handshake {
+pub enum Handshake {
     /// The client accepts our certificate.
     Finished,
     /// The client refuses our certificate with an alert, or we have no protocol in common.
@@ -163,7 +166,7 @@ pub(crate) enum Handshake {
 
 impl Handshake {
     /// All results with their names, in numerical order.
-    pub(crate) const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 4] = [
         (Self::Finished, "finished"),
         (Self::Refused, "refused"),
         (Self::Left, "left"),
@@ -171,7 +174,7 @@ impl Handshake {
     ];
 
     /// The meaning of a handshake error.
-    pub(crate) fn of(error: &io::Error) -> Self {
+    pub fn of(error: &io::Error) -> Self {
         use AlertDescription as Alert;
         let cause = error.get_ref().and_then(|it| it.downcast_ref::<TlsError>());
         match cause {
@@ -196,7 +199,7 @@ impl Handshake {
 }
 
 /// Whether we can serve the client that sent `hello` on a connection to `host`.
-pub(crate) fn suits(hello: &ParsedHello, host: &str) -> Result<(), Reason> {
+pub fn suits(hello: &ParsedHello, host: &str) -> Result<(), Reason> {
     match hello.name.as_deref() {
         None => return Err(Reason::NoName),
         Some(name) if name != host => return Err(Reason::OtherName),
@@ -215,7 +218,7 @@ pub(crate) fn suits(hello: &ParsedHello, host: &str) -> Result<(), Reason> {
 }
 
 /// How long the proxy waits for a ClientHello after the 200.
-pub(crate) const PEEK_TIME: Duration = Duration::from_secs(3);
+pub const PEEK_TIME: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {

@@ -13,9 +13,9 @@ use rustls::{CipherSuite, NamedGroup, SignatureScheme};
 
 /// The offer of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ParsedHello {
+pub struct ParsedHello {
     /// The server name, in lower case; `None` for an address.
-    pub(crate) name: Option<Box<str>>,
+    pub name: Option<Box<str>>,
     /// The protocols offered inside TLS.
     pub(crate) speaks: InnerProtocol,
     /// Whether TLS 1.2 or 1.3 is offered.
@@ -23,7 +23,7 @@ pub(crate) struct ParsedHello {
     /// Whether a cipher suite, a group and a signature algorithm are common to the client and us.
     pub(crate) common: bool,
     /// Identifies the program: equal on all its connections, different for most other programs.
-    pub(crate) fingerprint: u64,
+    pub fingerprint: u64,
 }
 
 /// The protocols that a client offers inside TLS, by ALPN (RFC 7301).

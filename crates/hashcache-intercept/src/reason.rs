@@ -2,7 +2,7 @@
 
 /// Why a client's TLS is not intercepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// The host is not on the list.
     NotListed,
     /// The host is on the never-list.
@@ -46,14 +46,14 @@ pub(crate) enum Reason {
 
 impl Reason {
     /// Its name, as in the metrics.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         let mut all = Self::ALL.iter();
         let found = all.find(|(reason, _)| *reason == self);
         found.map_or("unknown", |(_, name)| name)
     }
 
     /// All reasons with their names, in numerical order.
-    pub(crate) const ALL: [(Self, &'static str); 19] = [
+    pub const ALL: [(Self, &'static str); 19] = [
         (Self::NotListed, "not_listed"),
         (Self::Never, "never"),
         (Self::Address, "address"),

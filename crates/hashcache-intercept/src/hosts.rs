@@ -19,7 +19,7 @@ use super::reason::Reason;
 /// The host of the self-test: always intercepted, and answered by the proxy itself. If a browser
 /// gets an answer from it over https, it trusts the authority. The domain `internal` is reserved
 /// for private use, so the name does not exist without this proxy.
-pub(crate) const SELF_TEST_HOST: &str = "trust-test.hashcache.internal";
+pub const SELF_TEST_HOST: &str = "trust-test.hashcache.internal";
 
 /// A name, or `*.` with a domain, which matches all names below the domain but not the domain
 /// itself.
@@ -77,7 +77,7 @@ impl fmt::Display for HostPattern {
 
 impl HostPattern {
     /// Whether `name` is this name, or lies below this domain.
-    pub(crate) fn matches(&self, name: &str) -> bool {
+    pub fn matches(&self, name: &str) -> bool {
         match self.is_wildcard {
             true => parents(name).any(|parent| parent == &*self.domain),
             false => name == &*self.domain,
@@ -99,7 +99,7 @@ impl HostList {
 
     fn text(self) -> &'static str {
         match self {
-            Self::Cacheable => include_str!("../../lists/cacheable.toml"),
+            Self::Cacheable => include_str!("../lists/cacheable.toml"),
         }
     }
 }
@@ -199,7 +199,7 @@ impl NamePatterns {
 }
 
 /// The name of a host without the dot that may end it: `h.` is the host `h`.
-pub(crate) fn without_dot(name: &str) -> &str {
+pub fn without_dot(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
@@ -257,7 +257,7 @@ impl NeverIntercepted {
 }
 
 static NEVER: LazyLock<NeverIntercepted> =
-    LazyLock::new(|| NeverIntercepted::read(include_str!("../../lists/never.toml")));
+    LazyLock::new(|| NeverIntercepted::read(include_str!("../lists/never.toml")));
 
 /// One `[[group]]` of a list.
 #[derive(Deserialize)]

@@ -18,17 +18,17 @@ use super::Reason;
 use super::client_hello::{HANDSHAKE, ParsedHello};
 
 /// Result of peeking.
-pub(crate) struct Peeked {
+pub struct Peeked {
     /// All bytes that were read.
-    pub(crate) bytes: Bytes,
+    pub bytes: Bytes,
     /// The ClientHello, or the reason why there is none.
-    pub(crate) seen: Result<ParsedHello, Reason>,
+    pub seen: Result<ParsedHello, Reason>,
     /// Memory for a long ClientHello, to be held until it is replayed.
-    pub(crate) memory: Option<ShareReservation>,
+    pub memory: Option<ShareReservation>,
 }
 
 /// Reads until there is a ClientHello, or it is clear that there will be none, within `limit`.
-pub(crate) async fn peek(
+pub async fn peek(
     from: &mut (impl AsyncRead + Unpin),
     limit: Duration,
     allowance: &Allowance,

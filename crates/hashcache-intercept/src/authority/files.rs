@@ -22,7 +22,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 
 use super::{AuthorityError, malformed};
-use crate::intercept::pem::pem;
+use crate::pem::pem;
 
 /// The parts of an authority that the proxy needs.
 pub(super) struct AuthorityKeys {

@@ -27,15 +27,18 @@ use tokio::time::Instant;
 
 /// One program on one client, and the host that it wants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct ClientProgram {
-    pub(crate) client: IpAddr,
-    pub(crate) host: Box<str>,
-    pub(crate) fingerprint: u64,
+pub struct ClientProgram {
+    /// The address of the client.
+    pub client: IpAddr,
+    /// The host that it wants.
+    pub host: Box<str>,
+    /// A hash of its ClientHello.
+    pub fingerprint: u64,
 }
 
 /// The table of refusals; one for all cores.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<HashMap<ClientProgram, ProgramHistory>>);
+pub struct Refusals(Mutex<HashMap<ClientProgram, ProgramHistory>>);
 
 /// The history of a program.
 #[derive(Clone, Copy, Debug)]
@@ -56,15 +59,18 @@ struct ProgramHistory {
 
 /// A program that gets a tunnel, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refuser {
-    pub(crate) client: IpAddr,
-    pub(crate) host: Box<str>,
-    pub(crate) left: Duration,
+pub struct Refuser {
+    /// The address of the client.
+    pub client: IpAddr,
+    /// The host that it wants.
+    pub host: Box<str>,
+    /// How long it still gets a tunnel.
+    pub left: Duration,
 }
 
 impl Refusals {
     /// Whether this program gets a tunnel.
-    pub(crate) fn tunnels(&self, program: &ClientProgram, now: Instant) -> bool {
+    pub fn tunnels(&self, program: &ClientProgram, now: Instant) -> bool {
         let mut rows = self.rows();
         let Some(row) = rows.get_mut(program) else {
             return false;
@@ -74,14 +80,14 @@ impl Refusals {
     }
 
     /// It ended the handshake because of our certificate.
-    pub(crate) fn note_refusal(&self, program: &ClientProgram, now: Instant) {
+    pub fn note_refusal(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         row(&mut rows, program, now).refuse(now);
     }
 
     /// It ended the handshake without an alert. The reason may be our certificate, unless it has
     /// accepted one before: browsers open connections ahead and then do not use them.
-    pub(crate) fn note_abort(&self, program: &ClientProgram, now: Instant) {
+    pub fn note_abort(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         let row = row(&mut rows, program, now);
         if !row.has_asked {
@@ -90,7 +96,7 @@ impl Refusals {
     }
 
     /// It completed the handshake and sent no request.
-    pub(crate) fn note_silence(&self, program: &ClientProgram, now: Instant) {
+    pub fn note_silence(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         let row = row(&mut rows, program, now);
         if row.has_asked || row.is_learned(now) {
@@ -103,7 +109,7 @@ impl Refusals {
     }
 
     /// It sent a request, so it accepts our certificate.
-    pub(crate) fn note_request(&self, program: &ClientProgram, now: Instant) {
+    pub fn note_request(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         *row(&mut rows, program, now) = ProgramHistory {
             has_asked: true,
@@ -112,7 +118,7 @@ impl Refusals {
     }
 
     /// The number of programs that get a tunnel, and the `most` recent ones.
-    pub(crate) fn refusers(&self, most: usize, now: Instant) -> (usize, Vec<Refuser>) {
+    pub fn refusers(&self, most: usize, now: Instant) -> (usize, Vec<Refuser>) {
         let rows = self.rows();
         let mut learned: Vec<_> = rows.iter().filter(|(_, row)| row.is_learned(now)).collect();
         sort_by_key(&mut learned, |(_, row)| std::cmp::Reverse(row.touched));
