@@ -12,7 +12,7 @@
 //!                                                          └─ five silent, no request ever
 //! ```
 //!
-//! Invariant: at most [`ROWS`] rows, at most [`ROWS_PER_CLIENT`] of one client: a client with many
+//! Invariant: at most `ROWS` rows, at most `ROWS_PER_CLIENT` of one client: a client with many
 //! programs pushes only its own rows out. Nothing is written to disk, so a restart tries again.
 //! Cost: one lock and one hash. A new row in a full table scans all of them; the handshake costs
 //! ten times as much.

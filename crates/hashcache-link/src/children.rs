@@ -3,9 +3,9 @@
 //!
 //! `server/link_listener` enters both; `status` shows the children.
 //!
-//! Invariants: at most [`STRANGERS_MAX`] connections are in their handshake. When they are full,
+//! Invariants: at most `STRANGERS_MAX` connections are in their handshake. When they are full,
 //! the network with the most of them loses its oldest, so strangers that connect and stay silent do
-//! not keep a child out. One key has at most [`CONNECTIONS_MAX`] connections: a child whose line
+//! not keep a child out. One key has at most `CONNECTIONS_MAX` connections: a child whose line
 //! broke connects again before this side has noticed the break, and the oldest one gives way. After
 //! a reload no child stays whose pin was removed.
 

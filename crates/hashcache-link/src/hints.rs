@@ -10,7 +10,7 @@
 //! Invariants: only content that a shared cache may store is noted, and no page is noted as an
 //! object of another one. An object is named only after two clients have asked for it: any client
 //! can send any Referer, and a URL that one client knows may be its secret. The objects that are
-//! named have no more bytes than [`PAGE_FACTOR`] times the page, or [`PAGE_BYTES_MIN`]: a slow line
+//! named have no more bytes than `PAGE_FACTOR` times the page, or `PAGE_BYTES_MIN`: a slow line
 //! must not carry much that nobody asked for. Objects of one client only leave the table before
 //! others, and those of the client with most of them first. The table is lost at a restart.
 //! Cost: 1/256 of the budget on a box with children; one lock and two hashes per response with a

@@ -71,7 +71,7 @@ const STREAM_MIN: u32 = 65_535;
 /// Silence on a link after which either side sends a PING.
 pub const PING_AFTER: Duration = Duration::from_secs(15);
 /// How long the answer may take. A line that passes nothing at all is found earlier, by
-/// [`UNACKNOWLEDGED_MAX`]: a PING may wait behind minutes of content.
+/// `UNACKNOWLEDGED_MAX`: a PING may wait behind minutes of content.
 pub const PING_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long sent bytes may stay unacknowledged before the kernel ends the connection.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);

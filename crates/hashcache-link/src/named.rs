@@ -4,7 +4,7 @@
 //! response names a dictionary, and notes the result in the link.
 //!
 //! Invariant: a parent that names what is not there costs one round trip for at most one in
-//! [`WINDOW`] / [`MISSED_MAX`] responses; beyond that it may name none for [`PAUSE`].
+//! `WINDOW` / `MISSED_MAX` responses; beyond that it may name none for `PAUSE`.
 //! Cost: one lock per named dictionary.
 
 use std::fmt;

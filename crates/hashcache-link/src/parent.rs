@@ -9,7 +9,7 @@
 //! streams go on ([`ParentLink::retired`]). A connection has no more streams than the parent
 //! allows, so none waits in hyper, where its time would count as that of the parent. One client has
 //! at most half of them. Each client network has a number, which the parent sees; of the
-//! [`CLIENTS_MAX`] that were used last it stays the same. Cost: two locks a stream.
+//! `CLIENTS_MAX` that were used last it stays the same. Cost: two locks a stream.
 
 use std::collections::HashMap;
 use std::future::ready;

@@ -4,7 +4,7 @@
 //! per request, and `fetch::ask` reports to it what the origins did.
 //!
 //! Two fields of our own lead from `request` through the store and back, and are never sent to
-//! anyone: [`KEY`] carries the values of the cache key rules, as a field that `Vary` names, so that
+//! anyone: `KEY` carries the values of the cache key rules, as a field that `Vary` names, so that
 //! a purge of the URL finds all of them; [`ORIGIN`] says which origin a stored response is from,
 //! because the entity tags of two servers may differ.
 //!

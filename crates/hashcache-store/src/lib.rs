@@ -10,8 +10,8 @@
 //! field: name length 2 | name | value length 2 | value
 //! ```
 //!
-//! The numbers are lengths in bytes. The layout byte is [`WITH_PAGES`]; or [`WITH_DIGEST`]: then
-//! there is no page table ([`PageTable`]); or [`PLAIN`]: then there is no digest either. The digest
+//! The numbers are lengths in bytes. The layout byte is `WITH_PAGES`; or `WITH_DIGEST`: then
+//! there is no page table ([`PageTable`]); or `PLAIN`: then there is no digest either. The digest
 //! is the SHA-256 of the content, which boxes with a link store; it is zero until the content is
 //! complete, and if it is not known. With a page table, the object's content is the stored form of
 //! pages, and [`StoredResponse::content_len`] is the length of the response's content.

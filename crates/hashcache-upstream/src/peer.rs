@@ -429,9 +429,9 @@ impl Peer {
 /// peers more often than they need.
 pub static PROBE_DUE: Notify = Notify::const_new();
 
-/// Whether a peer answers. It is down after one refused connection, after [`FAILURES_DOWN`] other
+/// Whether a peer answers. It is down after one refused connection, after `FAILURES_DOWN` other
 /// failures to connect in a row, or after a probe without an answer, and up again after
-/// [`SUCCESSES_UP`] successes in a row.
+/// `SUCCESSES_UP` successes in a row.
 #[derive(Debug, Default)]
 pub struct PeerHealth(Mutex<HealthState>);
 

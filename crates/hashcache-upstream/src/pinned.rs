@@ -12,7 +12,7 @@
 //! all. In the table of a link, no client of the child takes the pins of another one: it has a
 //! quarter of the table at most, and a full table loses a pin of the client with the most.
 //! Cost: nothing for clients without such a login but an empty table and a look at it; with one, at
-//! most [`PINS_MAX`] connections for a client connection, idle for as long as pooled ones, a share
+//! most `PINS_MAX` connections for a client connection, idle for as long as pooled ones, a share
 //! of all for each client (`permits`), and their memory in the client's share.
 
 use std::cell::{Cell, RefCell};

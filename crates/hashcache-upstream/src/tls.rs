@@ -1,7 +1,7 @@
 //! TLS to origins: trusted authorities, and failures.
 //!
-//! `Upstream` passes every socket to an `https` origin to [`Trust::handshake`]. Certificates are
-//! checked against the roots of the platform and those of the operator ([`verifier`]), at the time
+//! `Upstream` passes every socket to an `https` origin to `Trust::handshake`. Certificates are
+//! checked against the roots of the platform and those of the operator (`verifier`), at the time
 //! of our own clock: a board without a battery starts in 1970 and would refuse every site. In turn
 //! the clock learns from each certificate whether it was valid now or at another time.
 //!

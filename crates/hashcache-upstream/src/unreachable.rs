@@ -9,7 +9,7 @@
 //! connection is reported within a round trip, by a host that may listen again in a moment, and
 //! denied destinations are a matter of access rules. An entry's lifetime grows only when the one
 //! retry has failed, because many clients that fail at the same time have seen one outage.
-//! Cost: one short lock per connection. At most [`ORIGINS`] entries. A new entry in a full table
+//! Cost: one short lock per connection. At most `ORIGINS` entries. A new entry in a full table
 //! scans all of them, but only after a connection attempt of a second; the client with most loses
 //! some of its own.
 

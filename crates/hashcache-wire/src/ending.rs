@@ -18,6 +18,6 @@ pub enum Ending {
     Flood,
     /// There was no memory to serve a request.
     NoMemory,
-    /// The socket was handed to the caller of [`Cell::upgraded`].
+    /// The socket was handed to the caller of `Cell::upgraded`.
     Upgraded,
 }

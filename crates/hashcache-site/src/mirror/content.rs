@@ -78,7 +78,7 @@ impl Rewriting {
         self.input = input;
     }
 
-    /// The next piece of output, not much more than [`OUTPUT_BYTES`]; `None` if more input is
+    /// The next piece of output, not much more than `OUTPUT_BYTES`; `None` if more input is
     /// needed.
     pub fn next_output(&mut self) -> Result<Option<Bytes>, Failure> {
         let mut out = Vec::new();

@@ -1,6 +1,6 @@
 //! Gateways: resources of FTP and Gopher servers, as an HTTP origin would serve them.
 //!
-//! `upstream` connects to the server and calls [`start`], which returns a byte stream. At its other
+//! `upstream` connects to the server and calls `start`, which returns a byte stream. At its other
 //! end a task reads one HTTP/1.1 request, asks the server in its own protocol, and writes one
 //! response. So framing, limits, storing and validation are the same as for any other origin.
 //!
@@ -10,7 +10,7 @@
 //! Invariants: a transfer that broke is never a complete response. A data connection goes only to
 //! the address of the control connection, and is checked like any other. The task ends with its
 //! stream, whatever the server does.
-//! Cost: a task and two buffers for each request ([`GATEWAY_BYTES`]); connections to the servers
+//! Cost: a task and two buffers for each request (`GATEWAY_BYTES`); connections to the servers
 //! are not kept.
 
 mod content_type;
