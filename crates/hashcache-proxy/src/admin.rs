@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hashcache_base::frame::document;
+use hashcache_store::purge::Purger;
 use hashcache_upstream::offline::Line;
 use http::{HeaderValue, Method, Response, StatusCode, Version, header};
 use hyper::server::conn::http1;
@@ -49,7 +50,6 @@ use crate::explain::Explainer;
 use crate::inventory::Inventory;
 use crate::metrics::{Detail, Exposition};
 use crate::page::{self, PageReader};
-use crate::purge::Purger;
 
 /// The state of the admin listener.
 #[derive(Debug)]

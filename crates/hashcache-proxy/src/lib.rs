@@ -11,16 +11,11 @@ mod worker;
 
 // From a request to its response.
 mod client_access;
-mod collapse;
 mod connect;
 mod connection;
 mod fetch;
-mod in_flight_ranges;
 mod log_entry;
-mod not_stored;
-mod page_groups;
 mod permission;
-mod purge;
 mod request;
 mod reuse;
 
@@ -29,7 +24,6 @@ mod members;
 mod peers;
 mod queries;
 mod route;
-mod summary;
 
 // Pages, metrics and logs for operators.
 mod access_log;
@@ -71,6 +65,8 @@ pub use hashcache_site::header_rules::{
 pub use hashcache_site::key_rules::{KeyRuleError, KeyRules, KeyRulesSpec};
 pub use hashcache_site::mirror::{Mirror, MirrorError, MirrorKind, Setup};
 pub use hashcache_site::spec::{Grace, HealthCheck, SentHost, Site, SiteError, SiteOrigin, Sites};
+pub use hashcache_store::collapse::CollapseWait;
+pub use hashcache_store::page_groups::GroupBy;
 pub use hashcache_upstream::offline::Offline;
 pub use hashcache_upstream::peer::{
     Credentials, CredentialsError, HtcpPeer, PeerHttps, PeerKind, PeerMisses, PeerSettings,
@@ -84,6 +80,6 @@ pub use history::record::{Hour, HourRecord, Lines, NAMES as HISTORY_NAMES};
 pub use route::{Direct, PeerChoice, RouteHost, RouteSettings};
 pub use server::{Listening, RunError, Supervisor, Warning, preflight, run, warnings};
 pub use settings::{
-    AccessLog, CollapseWait, Diversion, Fail, GroupBy, Listen, LogFormat, Mode, Reloadable,
-    ReloadedSettings, Settings, Speaks, Startup, StateFiles,
+    AccessLog, Diversion, Fail, Listen, LogFormat, Mode, Reloadable, ReloadedSettings, Settings,
+    Speaks, Startup, StateFiles,
 };

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use hashcache_base::failure::Failure;
 use hashcache_intercept::{Handshake, Reason};
+use hashcache_store::purge;
 use hashcache_upstream::peer::{Peer, PeerKind, PeerSummary};
 
 pub(crate) use exposition::{Detail, Exposition, Live, Requests};
@@ -33,7 +34,6 @@ pub(crate) use htcp::{ClearResult, HtcpAnswer, HtcpCounts, HtcpIgnored, HtcpRepl
 pub(crate) use icp::{IcpCounts, Unanswered};
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
-use crate::purge;
 
 /// The counters of the process.
 #[derive(Debug)]

@@ -22,6 +22,8 @@ use hashcache_link::forward::LinkForward;
 use hashcache_link::pin::Pin;
 use hashcache_site::mirror::Mirror;
 use hashcache_site::spec::Sites;
+use hashcache_store::collapse::CollapseWait;
+use hashcache_store::page_groups::GroupBy;
 use hashcache_upstream::offline::Offline;
 use hashcache_upstream::peer::PeerSettings;
 
@@ -155,16 +157,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Which responses form a group that is written and read together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GroupBy {
-    /// The page of one client, by `Referer`.
-    #[default]
-    Page,
-    /// The origin, for all clients (Foxy, section 2.2.3).
-    Origin,
-}
-
 /// What browsers that use `/proxy.pac` do while this proxy does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fail {
@@ -173,21 +165,6 @@ pub enum Fail {
     Open,
     /// They do not connect.
     Closed,
-}
-
-/// How long a request waits for the response head of another request's fetch (collapsed
-/// forwarding).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CollapseWait {
-    /// As long as the fetch may take to its first byte (`limits.first_byte_time`): on a slow or
-    /// distant line a second fetch costs more than the wait saves.
-    #[default]
-    Satellite,
-    /// Twice the origin's usual time to the first byte, between 200 ms and 5 s; one second for an
-    /// unknown origin. If origins are near, a slow one is better asked again.
-    Lan,
-    /// At most this long.
-    Within(Duration),
 }
 
 /// All settings of the proxy. [`Default`] is empty; the program's defaults are those of its keys.

@@ -37,6 +37,11 @@ use hashcache_link::pin::Pin;
 use hashcache_site::encode::EncodeBudget;
 use hashcache_site::live::LiveSites;
 use hashcache_site::mirror::Mirrors;
+use hashcache_store::collapse::{Collapse, WaitTimes};
+use hashcache_store::not_stored::RecentlyNotStored;
+use hashcache_store::page_groups::PageGroups;
+use hashcache_store::purge::Purger;
+use hashcache_store::summary::Summary;
 use hashcache_upstream::offline::Chosen;
 use hashcache_upstream::{Destinations, Upstream};
 use hashcache_wan::pages::Packer;
@@ -44,16 +49,11 @@ use hashcache_wire::Ending;
 use http::HeaderMap;
 
 use crate::access_log::WorkerLog;
-use crate::collapse::{Collapse, WaitTimes};
 use crate::history::tally::Tally;
 use crate::metrics::{Exposition, Limit, WorkerMetrics};
-use crate::not_stored::RecentlyNotStored;
-use crate::page_groups::PageGroups;
-use crate::purge::Purger;
 use crate::queries::Queries;
 use crate::route::{Hop, Route, RouteRequest, Routes, Siblings, literal_address};
 use crate::settings::{Mode, Reloadable, Settings};
-use crate::summary::Summary;
 
 /// State that all cores share and no reload changes.
 pub(crate) struct Common {

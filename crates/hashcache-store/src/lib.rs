@@ -19,17 +19,28 @@
 //! The first response of a URL with Vary is stored under the cache key and holds the variant table;
 //! the others are stored under names derived from the key ([`ObjectPlace`]).
 //!
+//! `look_up` finds a stored response, `put` stores one and `follow` reads it meanwhile. The other
+//! modules are about all stored responses: `collapse` and `in_flight_ranges` (one fetch for many
+//! clients), `page_groups` (which responses lie side by side), `purge` (what is removed), `summary`
+//! (what peers are told), `not_stored` (why a response is not here).
+//!
 //! Called by `request` and `fetch` of the proxy, and by `hashcache-link` for its dictionaries.
 //!
 //! Invariant: metadata that does not decode is a miss; it never becomes a response. Cost: one pass
 //! over the fields; values are slices of the metadata, not copies.
 
+pub mod collapse;
 pub mod content;
 pub mod follow;
+pub mod in_flight_ranges;
 pub mod look_up;
+pub mod not_stored;
+pub mod page_groups;
 mod pages;
 mod place;
+pub mod purge;
 pub mod put;
+pub mod summary;
 mod unpack;
 
 use std::ops::Range;

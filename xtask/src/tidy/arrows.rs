@@ -88,11 +88,12 @@ const ARROWS: [Row; 20] = [
         uses: &[BASE, ENGINE, HTTP],
         tests_use: &[BASE],
     },
-    // A response as an object of the engine; its pages are packed by the codec of the link.
+    // A response as an object of the engine, whose pages are packed by the codec of the link; and
+    // what is fetched into it and purged from it. Its filter is the digest for peers.
     Row {
         name: STORE,
-        uses: &[ENGINE, HTTP, WAN],
-        tests_use: &[],
+        uses: &[BASE, ENGINE, HTTP, PEERS, WAN],
+        tests_use: &[BASE],
     },
     // What both ends of a link share. Stored responses are its dictionaries.
     Row {

@@ -153,11 +153,11 @@ const OF_ONE: &[(&str, &[&str])] = &[
     ("hashcache-link/src/turns.rs", &["ACKS_WAITING"]),
     ("hashcache-proxy/src/metrics/origins.rs", &["ORIGINS_SHOWN"]),
     ("hashcache-proxy/src/peers/udp.rs", &["ADDRESSES_MAX"]),
-    ("hashcache-proxy/src/purge.rs", &["LABELS_MAX"]),
+    ("hashcache-store/src/purge.rs", &["LABELS_MAX"]),
     ("hashcache-proxy/src/request/purge.rs", &["MOST"]),
     ("hashcache-site/src/forwarded_check.rs", &["ELEMENTS_MAX"]),
     ("hashcache-store/src/lib.rs", &["MAX_METADATA"]),
-    ("hashcache-proxy/src/summary.rs", &["COMPARED_MAX"]),
+    ("hashcache-store/src/summary.rs", &["COMPARED_MAX"]),
     ("hashcache-upstream/src/dns/source.rs", &["ADDRESSES_MAX"]),
     ("hashcache-upstream/src/http1/head.rs", &["COPIED_MAX"]),
     (

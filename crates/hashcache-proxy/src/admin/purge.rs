@@ -8,13 +8,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hashcache_http::Target;
 use hashcache_site::live::LiveSites;
+use hashcache_store::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, Purger, report};
 use http::{HeaderMap, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
 use super::answer::{error, typed};
 use super::token::{Shown, Token};
-use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, Purger, report};
 
 pub(super) const PATH: &str = "/-/purge";
 

@@ -11,12 +11,12 @@ use std::rc::Rc;
 
 use hashcache_access::quota::RequestLimits;
 use hashcache_base::task::spawn_local;
+use hashcache_store::collapse::{Background, BackgroundBound, Role};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::counters::ByteCount;
 use super::{FetchSpec, fetch, requester};
-use crate::collapse::{Background, BackgroundBound, Role};
 use crate::worker::Worker;
 
 /// Begins a background validation, unless one is in progress or failed recently, or a quota of

@@ -14,6 +14,7 @@ use hashcache_http::{
     confirmed, for_its_client, is_keyed,
 };
 use hashcache_store::StoredResponse;
+use hashcache_store::collapse::Leader;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
@@ -22,7 +23,6 @@ use super::ask::Answered;
 use super::counters::ByteCount;
 use super::spec::{FetchSpec, Fetched, Reply, SelectedResponse, requester};
 use super::variant::{add_row, change, change_as_of};
-use crate::collapse::Leader;
 use crate::worker::Worker;
 
 /// Compares the response to a HEAD with the stored response to GET (RFC 9111 4.3.5). If both

@@ -17,6 +17,7 @@ use hashcache_base::task::spawn_local;
 use hashcache_http::{HintUse, OnError, RequestFacts, Reuse, Space, cache_key, reuse};
 use hashcache_link::counters::LinkCounters;
 use hashcache_link::hints::Hints;
+use hashcache_store::collapse::{Background, BackgroundBound, Role};
 use hashcache_store::{ObjectPlace, StoreLookup, look_up};
 use hashcache_upstream::pinned::Pinning;
 use http::header::{
@@ -29,7 +30,6 @@ use tokio::time::Instant;
 
 use super::counters::ByteCount;
 use super::{Cause, Extent, FetchSpec, SelectedResponse, fetch, requester};
-use crate::collapse::{Background, BackgroundBound, Role};
 use crate::route::Siblings;
 use crate::worker::Worker;
 

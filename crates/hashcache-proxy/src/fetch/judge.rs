@@ -16,6 +16,9 @@ use hashcache_http::{
     covers_whole, ensure_date, fields_to_store, if_range_value, remove_content_digests, storable,
 };
 use hashcache_site::encode::{LENGTH_MIN, is_plain_text};
+use hashcache_store::in_flight_ranges::{AwaitedRange, RangeClaim};
+use hashcache_store::page_groups::PageRequest;
+use hashcache_store::purge::labels_of;
 use hashcache_store::put::{ContentWriter, page_memory};
 use hashcache_store::{ObjectPlace, PACKED_BYTES_MAX, PageTable, StoredResponse};
 use hashcache_upstream::UpstreamExchange;
@@ -29,10 +32,7 @@ use super::fields::WasPart;
 use super::mark::{fresh_until, mark};
 use super::spec::{Extent, FetchSpec, SHORT};
 use super::variant::{NewRow, PutPlan};
-use crate::in_flight_ranges::{AwaitedRange, RangeClaim};
 use crate::metrics::Limit;
-use crate::page_groups::PageRequest;
-use crate::purge::labels_of;
 use crate::route::Route;
 use crate::worker::Worker;
 

@@ -14,11 +14,11 @@ use hashcache::{Cache, Put};
 use hashcache_base::task::spawn_local;
 use hashcache_http::origin_key;
 use hashcache_store::content::ContentReader;
+use hashcache_store::purge::labels_of;
 use hashcache_store::{StoredResponse, kept_name};
 use hashcache_wan::digest::Digest;
 
 use super::spec::FetchSpec;
-use crate::purge::labels_of;
 use crate::worker::Worker;
 
 /// Keeps what the response of `spec` has replaced, in a task of its own; `new` is the digest of the

@@ -34,6 +34,7 @@ use hashcache_http::{
 };
 use hashcache_link::coding::{LinkCoding, StoredHere};
 use hashcache_store::StoredResponse;
+use hashcache_store::in_flight_ranges::{RangeClaim, RangeGuard};
 use hashcache_upstream::announced::ClientEnds;
 use hashcache_upstream::{ResponseBody, SendOptions, UpstreamExchange};
 use http::header::{DATE, IF_RANGE, RANGE};
@@ -48,7 +49,6 @@ use super::fields::{part_fields, request, strip_for_storing};
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take};
 use super::spec::is_withdrawn;
 use super::variant::change;
-use crate::in_flight_ranges::{RangeClaim, RangeGuard};
 use crate::metrics::CountedBytes;
 use crate::route::Route;
 use crate::worker::Worker;

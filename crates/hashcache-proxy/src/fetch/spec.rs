@@ -15,7 +15,10 @@ use hashcache_http::{
 use hashcache_link::coding::{LinkCoding, StoredHere};
 use hashcache_link::dictionary::StoredContent;
 use hashcache_link::named::NamedLookup;
+use hashcache_store::collapse::Requester;
 use hashcache_store::follow::ContentFollower;
+use hashcache_store::in_flight_ranges::AwaitedRange;
+use hashcache_store::page_groups::NotedGroup;
 use hashcache_store::{ObjectPlace, StoredResponse};
 use hashcache_upstream::announced::ClientEnds;
 use hashcache_upstream::pinned::Pinning;
@@ -27,9 +30,6 @@ use tokio::sync::oneshot;
 use super::ask::AskFailure;
 use super::counters::Trailers;
 use super::rest::Rest;
-use crate::collapse::Requester;
-use crate::in_flight_ranges::AwaitedRange;
-use crate::page_groups::NotedGroup;
 use crate::route::{NextHop, Route, Siblings};
 use crate::worker::Worker;
 

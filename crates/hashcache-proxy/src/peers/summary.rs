@@ -18,11 +18,11 @@ use hashcache::{Cache, Observation, Reservation};
 use hashcache_peers::filter::{
     BITS_PER_ENTRY, Filter, SMALL_FILTER_BITS_PER_ENTRY, SQUID_BITS_PER_ENTRY, Size,
 };
+use hashcache_store::summary::{Summary, Threshold, Updates, memory_bytes};
 use hashcache_upstream::peer::{Peer, PeerSummary};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use crate::summary::{Summary, Threshold, Updates, memory_bytes};
 use crate::worker::Common;
 
 /// Keeps the summary until the process ends. `is_ending` says whether clients are no longer

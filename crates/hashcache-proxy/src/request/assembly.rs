@@ -31,6 +31,7 @@ use hashcache::{Follower, Hit, ReadError};
 use hashcache_base::failure::Failure;
 use hashcache_base::task::spawn_local;
 use hashcache_store::content::{ContentReader, Payers};
+use hashcache_store::in_flight_ranges::{AwaitedRange, ClaimOutcome, Lack, RangeStage, claim_end};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -39,7 +40,6 @@ use self::unsure::first_to_fetch;
 use crate::fetch::counters::ByteCount;
 use crate::fetch::range_fetch::{NoRange, RangeFetchSpec, RangeReply, end_version, fetch_range};
 use crate::fetch::{Answered, AskFailure};
-use crate::in_flight_ranges::{AwaitedRange, ClaimOutcome, Lack, RangeStage, claim_end};
 use crate::worker::Worker;
 
 /// A part of a response's content.

@@ -20,6 +20,7 @@ use hashcache_site::encode::{Encoder, Verdict};
 use hashcache_site::mirror::Rewriting;
 use hashcache_store::content::{ContentReader, Payers};
 use hashcache_store::follow::ContentFollower;
+use hashcache_store::summary::DigestReader;
 use hashcache_upstream::ResponseBody;
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep};
@@ -30,7 +31,6 @@ use super::named::Search;
 use crate::fetch::Rest;
 use crate::fetch::counters::{ByteCount, Trailers};
 use crate::metrics::{CountedBytes, STEP_BYTES, WorkerMetrics};
-use crate::summary::DigestReader;
 use crate::worker::Worker;
 
 /// The content of a response.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use hashcache_base::failure::Failure;
 use hashcache_http::{Target, UnixTime, http_date, parse_http_date};
 use hashcache_peers::digest::{CONTENT_TYPE as DIGEST, PATH};
+use hashcache_store::summary::{DigestReader, Edition};
 use hashcache_upstream::peer::learned::entity_tag;
 use hashcache_wire::ClientBody;
 use http::header::{CONTENT_TYPE, ETAG, EXPIRES, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED};
@@ -21,7 +22,6 @@ use super::transaction::Answer;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::log_entry::LogEntryBuilder;
-use crate::summary::{DigestReader, Edition};
 
 /// The answer to a request of a peer for something that caches ask each other; `None`: the request
 /// is another one.

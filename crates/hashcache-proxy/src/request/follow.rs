@@ -10,6 +10,7 @@ use hashcache_http::{
     ByteRange, CacheStatus, ContentRange, FactFlags, Forward, Handling, RangeAnswer, Reuse,
     StoredFacts, UnixTime, answer_range, remove_content_digests, reuse,
 };
+use hashcache_store::collapse::{Requester, SharedResponse};
 use hashcache_store::follow::ContentFollower;
 use hashcache_store::matches;
 use http::header::{AGE, CONTENT_LENGTH, CONTENT_RANGE};
@@ -20,7 +21,6 @@ use super::own_fields::{add_own, offer_login};
 use super::stored_form::note_pages;
 use super::transaction::Transaction;
 use crate::access_log::Outcome;
-use crate::collapse::{Requester, SharedResponse};
 
 /// A range request follows a fetch only if its range begins at most this far ahead of the fetched
 /// bytes.

@@ -24,6 +24,7 @@ use hashcache_site::encode::{ABOUT_IDENTITY, has_no_transform, prefers_zstd};
 use hashcache_site::live::ORIGIN;
 use hashcache_site::spec::Grace;
 use hashcache_store::StoredView;
+use hashcache_store::page_groups::PageFields;
 use hashcache_wire::{
     self, FREE_BYTES, MemoryResponse, PIECES_MAX, PlainRequest, RequestForm, ResponseHead,
 };
@@ -37,7 +38,6 @@ use super::transaction::Served;
 use crate::connect::intercepted::refusal;
 use crate::connection::{Connection, InterceptedFor, MayAsk};
 use crate::log_entry::MemoryHitEntry;
-use crate::page_groups::PageFields;
 use crate::reuse::reuse_stored;
 
 /// Answers the plain requests of one connection.

@@ -10,6 +10,7 @@ use hashcache_base::failure::Failure;
 use hashcache_base::share;
 use hashcache_base::task::spawn_local;
 use hashcache_http::{CacheStatus, Forward, Handling, OnError, Reuse, Seconds, UnixTime};
+use hashcache_store::collapse::{Followed, Leader, Requester, Role, Succession};
 use hashcache_store::{ObjectPlace, StoreLookup, StoredResponse, look_up};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use tokio::sync::oneshot;
@@ -23,7 +24,6 @@ use super::range_miss;
 use super::stored_form::note_pages;
 use super::transaction::{Fetch, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
-use crate::collapse::{Followed, Leader, Requester, Role, Succession};
 use crate::fetch::{self, Cause, Extent, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 

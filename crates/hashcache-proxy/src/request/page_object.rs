@@ -11,13 +11,13 @@
 
 use hashcache_http::{Exempt, FieldKinds, ResponseDirectives, Space, Target};
 use hashcache_link::hints::PageObject;
+use hashcache_store::page_groups::{PageFields, is_html, wants_page};
 use http::HeaderMap;
 use http::header::{ORIGIN, SET_COOKIE, VARY};
 use tokio::time::Instant;
 
 use crate::connection::Connection;
 use crate::fetch::{HINTED_BYTES_MAX, HINTED_FIELDS};
-use crate::page_groups::{PageFields, is_html, wants_page};
 
 /// Notes the object that a client, which is no child, has asked for. Its response, which has status
 /// 200, is stored.

@@ -20,6 +20,7 @@
 use hashcache_base::failure::Failure;
 use hashcache_base::net::address::check_port;
 use hashcache_http::{CACHE_GROUPS, LABEL_FIELDS, Space, Target, cache_groups, words};
+use hashcache_store::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, report};
 use hashcache_wire::ClientBody;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -31,7 +32,6 @@ use super::transaction::Answer;
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::log_entry::LogEntryBuilder;
-use crate::purge::{BanQuota, PurgeEffect, PurgeError, PurgeTarget, report};
 use crate::worker::Common;
 
 const PURGE_METHOD: HeaderName = HeaderName::from_static("x-purge-method");

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashcache_http::{Origin, Target};
+use hashcache_store::purge::MemberPurge;
 use hashcache_upstream::peer::Peer;
 use hashcache_upstream::{AbsoluteForm, Endpoint, RequestBody, SendOptions, Wanted, set_target};
 use http::{HeaderMap, HeaderName, Request, StatusCode, Version};
 use tokio::time::timeout;
 
 use crate::connection::Connection;
-use crate::purge::MemberPurge;
 use crate::worker::Worker;
 
 /// Sends a PURGE on to the other members; what they said is in the order of their list. `named` are

@@ -17,13 +17,13 @@
 use hashcache_base::failure::Failure;
 use hashcache_http::{MethodKind, RangeSpec, RequestFacts, parse_range};
 use hashcache_store::ObjectPlace;
+use hashcache_store::collapse::{Followed, Leader, Role, Succession};
 use http::HeaderValue;
 use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 
 use super::follow::follow;
 use super::transaction::{ClientRequest, Fetch, ForwardReason, Next, Transaction};
-use crate::collapse::{Followed, Leader, Role, Succession};
 
 const PAGE: u64 = hashcache::PAGE as u64;
 

@@ -20,6 +20,9 @@ use hashcache_http::{
     logs_in_connection, origin_conditions_hold,
 };
 use hashcache_site::live::{ORIGIN, Sender, SiteRequest};
+use hashcache_store::collapse::{Leader, Requester, WaitTimes};
+use hashcache_store::in_flight_ranges::AwaitedRange;
+use hashcache_store::page_groups::{NotedGroup, PageRequest};
 use hashcache_store::{ObjectPlace, StoredResponse};
 use hashcache_upstream::Informational;
 use hashcache_upstream::pinned::{KeptLogin, LinkedLogin, PinKey, Pinning};
@@ -30,12 +33,9 @@ use tokio::time::Instant;
 
 use super::body::Body;
 use super::linked::LinkedRequest;
-use crate::collapse::{Leader, Requester, WaitTimes};
 use crate::connection::Connection;
 use crate::fetch::{self, SelectedResponse};
-use crate::in_flight_ranges::AwaitedRange;
 use crate::log_entry::LogEntryBuilder;
-use crate::page_groups::{NotedGroup, PageRequest};
 use crate::route::{Route, Siblings};
 use crate::worker::Worker;
 

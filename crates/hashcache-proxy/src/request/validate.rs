@@ -10,6 +10,7 @@
 use hashcache::Hit;
 use hashcache_base::failure::Failure;
 use hashcache_http::{FactFlags, Forward, MethodKind, OnError};
+use hashcache_store::collapse::{Followed, Role, Succession};
 use hashcache_store::{ObjectPlace, StoredResponse};
 use hashcache_upstream::pinned::Pinning;
 use http::StatusCode;
@@ -23,7 +24,6 @@ use super::own_fields::outcome_of;
 use super::transaction::{Found, Next, Served, Transaction};
 use super::{pass, range_miss};
 use crate::access_log::Outcome;
-use crate::collapse::{Followed, Role, Succession};
 use crate::fetch::background::revalidate_in_background;
 use crate::fetch::{Cause, Fetched, SelectedResponse, is_error};
 

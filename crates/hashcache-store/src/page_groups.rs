@@ -55,9 +55,8 @@ use hashcache_http::{Origin, Target};
 use http::{HeaderMap, Method};
 use tokio::time::Instant;
 
-pub(crate) use self::fields::{PageFields, is_html, wants_page};
+pub use self::fields::{PageFields, is_html, wants_page};
 use self::fields::{Wanted, is_icon, is_style_or_script};
-use crate::settings::GroupBy;
 
 /// How long after the last object of a page further objects still belong to it.
 const PAGE_OPEN: Duration = Duration::from_secs(2);
@@ -70,8 +69,18 @@ const PAGES_MAX: usize = 3584;
 /// Maximum number of parts that stand for one page. Few pages have as many scripts.
 const PARTS_MAX: u16 = 256;
 
+/// Which responses form a group that is written and read together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupBy {
+    /// The page of one client, by `Referer`.
+    #[default]
+    Page,
+    /// The origin, for all clients (Foxy, section 2.2.3).
+    Origin,
+}
+
 /// The pages that clients are looking at.
-pub(crate) struct PageGroups {
+pub struct PageGroups {
     /// `None`: the engine does not group.
     by: Option<GroupBy>,
     /// Each process has its own keys, so no client can predict the group of a page.
@@ -82,15 +91,18 @@ pub(crate) struct PageGroups {
 }
 
 /// The parts of a request that select its group.
-pub(crate) struct PageRequest<'a> {
-    pub(crate) client: IpAddr,
-    pub(crate) target: &'a Target,
-    pub(crate) fields: &'a HeaderMap,
+pub struct PageRequest<'a> {
+    /// The address of the client.
+    pub client: IpAddr,
+    /// The URL.
+    pub target: &'a Target,
+    /// The fields.
+    pub fields: &'a HeaderMap,
 }
 
 /// The group of a request, as it was decided when the request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NotedGroup {
+pub struct NotedGroup {
     group: u64,
     role: Role,
 }
@@ -172,7 +184,7 @@ struct Named {
 
 impl PageGroups {
     /// Without `by` there are no groups.
-    pub(crate) fn new(by: Option<GroupBy>, site: Option<Origin>) -> Self {
+    pub fn new(by: Option<GroupBy>, site: Option<Origin>) -> Self {
         Self {
             by,
             hash: RandomState::new(),
@@ -183,7 +195,7 @@ impl PageGroups {
 
     /// Notes a request for a page or for a part that can name others, whether or not its response
     /// is stored. Requests with other methods than GET and HEAD are none: scripts send them.
-    pub(crate) fn note_request(
+    pub fn note_request(
         &self,
         method: &Method,
         request: &PageRequest<'_>,
@@ -197,7 +209,7 @@ impl PageGroups {
     }
 
     /// The same for a GET of which only some fields are known.
-    pub(crate) fn note_plain_request(
+    pub fn note_plain_request(
         &self,
         place: (IpAddr, &Target),
         fields: &PageFields<'_>,
@@ -226,7 +238,7 @@ impl PageGroups {
 
     /// The group of the response with the fields `response`; 0: no group. `noted` is the decision
     /// about its request, if there is one.
-    pub(crate) fn group(
+    pub fn group(
         &self,
         request: &PageRequest<'_>,
         noted: Option<NotedGroup>,

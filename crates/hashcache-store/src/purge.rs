@@ -21,7 +21,7 @@
 //!
 //! When there are too many bans, the engine merges them into wider ones and in the end hides
 //! everything. So a purge is refused if there is no room for its ban ([`BanQuota`]). Bans that
-//! origins cause by unsafe requests have shares ([`Invalidators`]): an origin with many of them
+//! origins cause by unsafe requests have shares (`Invalidators`): an origin with many of them
 //! gets one on all of its responses, and one client's requests cause bans of so many origins only.
 //!
 //! Invariants: once a purge is in force, no request joins a fetch that began before it. The
@@ -45,7 +45,7 @@ use unsettled::{PER_CLIENT, PER_PEER, Unsettled};
 
 /// The target of a purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PurgeTarget {
+pub enum PurgeTarget {
     /// One URL, with all its variants.
     Url(Target),
     /// Every URL with this prefix.
@@ -101,20 +101,23 @@ impl PurgeTarget {
 
 /// Whether purged responses are removed, or validated before they are served again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PurgeEffect {
+pub enum PurgeEffect {
+    /// They are removed.
     Hard,
+    /// They are validated first.
     Soft,
 }
 
 impl PurgeEffect {
-    pub(crate) fn of(soft: bool) -> Self {
+    /// The effect that a client wants, if it says so.
+    pub fn of(soft: bool) -> Self {
         if soft { Self::Soft } else { Self::Hard }
     }
 }
 
 /// Number of purges of each kind, hard ones first.
 #[derive(Debug, Default)]
-pub(crate) struct PurgeCounts([[AtomicU64; 2]; PurgeKind::ALL.len()]);
+pub struct PurgeCounts([[AtomicU64; 2]; PurgeKind::ALL.len()]);
 
 impl PurgeCounts {
     fn count(&self, kind: PurgeKind, effect: PurgeEffect) {
@@ -122,7 +125,7 @@ impl PurgeCounts {
     }
 
     /// For metrics: each kind with its numbers of hard and soft purges.
-    pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, [u64; 2])> + '_ {
+    pub fn each(&self) -> impl Iterator<Item = (&'static str, [u64; 2])> + '_ {
         let values = |kind: PurgeKind| self.0[kind as usize].each_ref().map(|it| it.load(Relaxed));
         PurgeKind::ALL
             .into_iter()
@@ -132,7 +135,7 @@ impl PurgeCounts {
 
 /// Why a purge failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PurgeError {
+pub enum PurgeError {
     /// A URL too long to be stored.
     TooLong,
     /// In force, but it may not hold after a power cut.
@@ -144,7 +147,7 @@ pub(crate) enum PurgeError {
 /// How much of the room for bans a requester may use. The rest is for the next class: no origin can
 /// keep clients from purging, and no client the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BanQuota {
+pub enum BanQuota {
     /// Half: cache groups that origins invalidate.
     Origin,
     /// Three quarters: the method PURGE.
@@ -183,7 +186,7 @@ fn twin(target: &Target) -> Target {
 
 /// Translates purges for the engine.
 #[derive(Clone)]
-pub(crate) struct Purger {
+pub struct Purger {
     cache: Cache,
     collapse: Arc<Collapse>,
     space: Space,
@@ -295,7 +298,8 @@ const CLIENT_PART: usize = 8;
 const ORIGINS_PART: usize = 8;
 
 impl Purger {
-    pub(crate) fn new(
+    /// Purges responses in `cache` and fetches in `collapse`.
+    pub fn new(
         cache: &Cache,
         collapse: &Arc<Collapse>,
         space: Space,
@@ -312,7 +316,7 @@ impl Purger {
     }
 
     /// The same for resources of another key space.
-    pub(crate) fn within(&self, space: Space) -> Self {
+    pub fn within(&self, space: Space) -> Self {
         Self {
             space,
             ..self.clone()
@@ -321,7 +325,7 @@ impl Purger {
 
     /// Purges all targets at once and waits until that is durable. Nothing is purged if there is no
     /// room for all of them.
-    pub(crate) async fn purge(
+    pub async fn purge(
         &self,
         what: &[PurgeTarget],
         effect: PurgeEffect,
@@ -489,7 +493,7 @@ impl Purger {
     ///
     /// Waits in a task of its own: a client that does not stay for its response must not keep its
     /// request from having an effect.
-    pub(crate) async fn invalidate_in_turn(
+    pub async fn invalidate_in_turn(
         self,
         client: Network,
         targets: Vec<Target>,
@@ -522,7 +526,7 @@ impl Purger {
 
     /// Invalidates `target` for a peer, whose message cannot wait. False, and nothing is certain,
     /// if the peer has too many invalidations under way, or the store is being closed.
-    pub(crate) fn invalidate_for_peer(&self, peer: Network, target: Target) -> bool {
+    pub fn invalidate_for_peer(&self, peer: Network, target: Target) -> bool {
         let has_turn = self.unsettled.has_turn(peer, PER_PEER);
         if has_turn {
             self.invalidate(peer, &[target], &[]);
@@ -623,12 +627,7 @@ fn is_variant(name: &[u8], key: &[u8]) -> bool {
 
 /// The labels of a response for the engine: its cache groups and its labels, with and without its
 /// origin.
-pub(crate) fn labels_of(
-    cache: &Cache,
-    space: Space,
-    target: &Target,
-    response: &HeaderMap,
-) -> Vec<Label> {
+pub fn labels_of(cache: &Cache, space: Space, target: &Target, response: &HeaderMap) -> Vec<Label> {
     let groups = cache_groups(response);
     let own = labels(response);
     if groups.is_empty() && own.is_empty() {
@@ -672,14 +671,15 @@ fn many_of(cache: &Cache, origin: &[u8]) -> Label {
 
 /// What a member has said of a purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MemberPurge {
-    pub(crate) name: String,
+pub struct MemberPurge {
+    /// The name of the member.
+    pub name: String,
     /// `None`: it has purged.
-    pub(crate) fault: Option<String>,
+    pub fault: Option<String>,
 }
 
 /// The report of a purge, for people and programs. `members` have been sent the same.
-pub(crate) fn report(what: &[PurgeTarget], effect: PurgeEffect, members: &[MemberPurge]) -> Bytes {
+pub fn report(what: &[PurgeTarget], effect: PurgeEffect, members: &[MemberPurge]) -> Bytes {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let origin = |target: &Target| {
         let (scheme, authority) = (target.scheme, &target.authority);

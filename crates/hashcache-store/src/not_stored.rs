@@ -2,7 +2,7 @@
 //!
 //! `fetch` notes each such response; `explain` asks. Of a URL only a hash is kept.
 //!
-//! Invariant: at most [`ENTRIES_MAX`] entries, some 64 KiB. Cost: a hash and a lock for a response
+//! Invariant: at most `ENTRIES_MAX` entries, some 64 KiB. Cost: a hash and a lock for a response
 //! that is not stored.
 
 use std::hash::{BuildHasher as _, RandomState};
@@ -13,7 +13,7 @@ use hashcache_http::{NotStored, UnixTime};
 use lru::LruCache;
 
 /// The latest responses that were not stored.
-pub(crate) struct RecentlyNotStored {
+pub struct RecentlyNotStored {
     /// By the hash of the cache key.
     entries: Mutex<LruCache<u64, (NotStored, UnixTime)>>,
     hasher: RandomState,
@@ -30,19 +30,19 @@ impl Default for RecentlyNotStored {
 
 impl RecentlyNotStored {
     /// Notes that the response for `key` was not stored.
-    pub(crate) fn note(&self, key: &[u8], reason: NotStored, now: UnixTime) {
+    pub fn note(&self, key: &[u8], reason: NotStored, now: UnixTime) {
         let hash = self.hasher.hash_one(key);
         self.entries().put(hash, (reason, now));
     }
 
     /// Notes that a response for `key` is being stored.
-    pub(crate) fn forget(&self, key: &[u8]) {
+    pub fn forget(&self, key: &[u8]) {
         let hash = self.hasher.hash_one(key);
         self.entries().pop(&hash);
     }
 
     /// Why the last response for `key` was not stored, and when it came.
-    pub(crate) fn find(&self, key: &[u8]) -> Option<(NotStored, UnixTime)> {
+    pub fn find(&self, key: &[u8]) -> Option<(NotStored, UnixTime)> {
         let hash = self.hasher.hash_one(key);
         self.entries().peek(&hash).copied()
     }

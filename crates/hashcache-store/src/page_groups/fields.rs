@@ -10,11 +10,13 @@ use http::{HeaderMap, HeaderValue};
 
 /// The fields of a request that say whether it is for a page, and for a part of which one.
 #[derive(Clone, Copy)]
-pub(crate) struct PageFields<'a> {
+pub struct PageFields<'a> {
     /// Sec-Fetch-Dest.
-    pub(crate) destination: Option<&'a [u8]>,
-    pub(crate) accept: Option<&'a [u8]>,
-    pub(crate) referer: Option<&'a [u8]>,
+    pub destination: Option<&'a [u8]>,
+    /// Accept.
+    pub accept: Option<&'a [u8]>,
+    /// Referer.
+    pub referer: Option<&'a [u8]>,
 }
 
 /// What a request is for, as far as its fields tell.
@@ -30,7 +32,8 @@ pub(super) enum Wanted {
 }
 
 impl<'a> PageFields<'a> {
-    pub(crate) fn of(fields: &'a HeaderMap) -> Self {
+    /// Those of a request with `fields`.
+    pub fn of(fields: &'a HeaderMap) -> Self {
         let field = |name: HeaderName| fields.get(name).map(HeaderValue::as_bytes);
         Self {
             destination: field(SEC_FETCH_DEST),
@@ -59,7 +62,7 @@ impl<'a> PageFields<'a> {
     }
 
     /// The resource that Referer names.
-    pub(crate) fn referer(&self) -> Option<Target> {
+    pub fn referer(&self) -> Option<Target> {
         let text = self.referer.filter(|value| value.is_ascii())?;
         let text = std::str::from_utf8(text).ok()?;
         Target::parse_url(text.split('#').next()?).ok()
@@ -82,7 +85,7 @@ impl Wanted {
 }
 
 /// Whether a client asks for a page or a frame rather than for another part; `None`: unknown.
-pub(crate) fn wants_page(fields: &HeaderMap) -> Option<bool> {
+pub fn wants_page(fields: &HeaderMap) -> Option<bool> {
     PageFields::of(fields).wanted().is_page()
 }
 
@@ -95,7 +98,7 @@ pub(super) fn is_icon(target: &Target) -> bool {
 }
 
 /// Whether the content of a response is HTML.
-pub(crate) fn is_html(response: &HeaderMap) -> bool {
+pub fn is_html(response: &HeaderMap) -> bool {
     let kind = media_type(response);
     let pages = [&b"text/html"[..], b"application/xhtml+xml"];
     pages.iter().any(|page| kind.eq_ignore_ascii_case(page))

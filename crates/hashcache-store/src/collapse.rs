@@ -25,23 +25,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::StoredResponse;
+use crate::follow::ContentStream;
 use bytes::Bytes;
 use hashcache_base::failure::Failure;
 use hashcache_base::fair_table::FairTable;
 use hashcache_base::share::Network;
 use hashcache_http::{Authority, VARY_ROW_BYTES_MAX, compared_fields};
-use hashcache_store::StoredResponse;
-use hashcache_store::follow::ContentStream;
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::in_flight_ranges::InFlightRanges;
-use crate::settings::CollapseWait;
 
 mod follower;
 
-pub(crate) use self::follower::{AtEnd, Followed, Follower, Succession, WaitTimes};
+pub use self::follower::{AtEnd, Followed, Follower, Succession, WaitTimes};
 
 const SHARDS: usize = 32;
 /// Fields of a request that has failed, longer than these, are not compared with those of others.
@@ -61,6 +60,21 @@ const UNSHAREABLE: Duration = Duration::from_secs(120);
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Keys and origins remembered in each shard.
 const REMEMBERED: usize = 512;
+
+/// How long a request waits for the response head of another request's fetch (collapsed
+/// forwarding).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CollapseWait {
+    /// As long as the fetch may take to its first byte (`limits.first_byte_time`): on a slow or
+    /// distant line a second fetch costs more than the wait saves.
+    #[default]
+    Satellite,
+    /// Twice the origin's usual time to the first byte, between 200 ms and 5 s; one second for an
+    /// unknown origin. If origins are near, a slow one is better asked again.
+    Lan,
+    /// At most this long.
+    Within(Duration),
+}
 
 /// A leader's message to its followers.
 #[derive(Clone)]
@@ -83,7 +97,7 @@ pub(crate) enum CollapseMsg {
 /// only for a leader of its own kind or one before it. Otherwise a client could send a field that
 /// makes the origin slow, and others would wait for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Requester {
+pub enum Requester {
     /// Without a field that identifies a client or that can make an origin fail.
     Anybody,
     /// With a cookie, credentials, the address of a client, or a wish that can fail.
@@ -94,7 +108,7 @@ pub(crate) enum Requester {
 
 /// A failure of the origin or of the way to it.
 #[derive(Clone)]
-pub(crate) struct SharedFailure {
+pub struct SharedFailure {
     pub(crate) failure: Failure,
     /// The kind of request that failed, and whose it was.
     pub(crate) requester: Requester,
@@ -106,7 +120,7 @@ pub(crate) struct SharedFailure {
 
 impl SharedFailure {
     /// A failure of the request with `fields` that `client` has sent.
-    pub(crate) fn of(
+    pub fn of(
         failure: Failure,
         requester: Requester,
         (client, fields): (Network, &HeaderMap),
@@ -135,18 +149,21 @@ impl SharedFailure {
 }
 
 /// A response that is being stored.
-pub(crate) struct SharedResponse {
-    pub(crate) stored: StoredResponse,
-    pub(crate) length: Option<u64>,
+pub struct SharedResponse {
+    /// The response, without its content.
+    pub stored: StoredResponse,
+    /// The length of its content, bytes, if the origin has announced it.
+    pub length: Option<u64>,
     /// The origin was asked for a range and sent the whole content.
-    pub(crate) ignores_range: bool,
+    pub ignores_range: bool,
     /// The kind of request that the response answers.
-    pub(crate) requester: Requester,
-    pub(crate) stream: ContentStream,
+    pub requester: Requester,
+    /// Makes followers of its content.
+    pub stream: ContentStream,
 }
 
 /// The role of a request in a fetch.
-pub(crate) enum Role {
+pub enum Role {
     /// It must fetch, and inform the followers.
     Leader(Leader),
     /// Another request fetches.
@@ -259,7 +276,7 @@ fn smooth(usual: &mut Option<u32>, seen: u32) {
 
 /// All fetches in progress.
 #[derive(Default)]
-pub(crate) struct Collapse {
+pub struct Collapse {
     shards: [Mutex<CollapseShard>; SHARDS],
     hasher: RandomState,
     /// Serialises read-modify-write updates of the heads of stored responses.
@@ -267,11 +284,12 @@ pub(crate) struct Collapse {
     /// Fetches for which no client waits.
     background: Mutex<BackgroundCounts>,
     /// Ranges of stored responses that are being fetched.
-    pub(crate) ranges: Arc<InFlightRanges>,
+    pub ranges: Arc<InFlightRanges>,
 }
 
 impl Collapse {
-    pub(crate) fn new() -> Arc<Self> {
+    /// Without any fetch.
+    pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
@@ -283,12 +301,12 @@ impl Collapse {
 
     /// Waits until no other task changes the head stored under `name`. A lock covers a
     /// thirty-second of all names.
-    pub(crate) async fn head(&self, name: &[u8]) -> tokio::sync::MutexGuard<'_, ()> {
+    pub async fn head(&self, name: &[u8]) -> tokio::sync::MutexGuard<'_, ()> {
         self.heads[self.index(name)].lock().await
     }
 
     /// A number that no client can guess, for the variant table of `version`.
-    pub(crate) fn nonce(&self, version: u64) -> u64 {
+    pub fn nonce(&self, version: u64) -> u64 {
         self.hasher.hash_one((NONCE, version))
     }
 
@@ -297,7 +315,7 @@ impl Collapse {
     }
 
     /// Joins the fetch of `key`, or begins it.
-    pub(crate) fn join(self: &Arc<Self>, key: &Bytes, requester: Requester, now: Instant) -> Role {
+    pub fn join(self: &Arc<Self>, key: &Bytes, requester: Requester, now: Instant) -> Role {
         let mut shard = self.shard(key);
         let unshareable = shard.unshareable.get(&key[..]);
         if unshareable.is_some_and(|(until, kind)| *until > now && requester >= *kind) {
@@ -326,7 +344,7 @@ impl Collapse {
     }
 
     /// The fetch of `key` in progress, for callers that would not begin one.
-    pub(crate) fn under_way(self: &Arc<Self>, key: &Bytes) -> Option<Follower> {
+    pub fn under_way(self: &Arc<Self>, key: &Bytes) -> Option<Follower> {
         let shard = self.shard(key);
         let entry = shard.fetches.get(key)?;
         // It never begins a fetch under this key, so its kind does not matter.
@@ -350,7 +368,7 @@ impl Collapse {
     /// Counts a fetch of `origin` for which no client waits, and which `client` caused, until the
     /// guard is dropped; `None` if there are as many of its kind already as `bound` allows: an
     /// origin that never answers must not stop the validations of all others.
-    pub(crate) fn in_background(
+    pub fn in_background(
         self: &Arc<Self>,
         kind: Background,
         (client, origin): (Network, &Authority),
@@ -387,7 +405,7 @@ impl Collapse {
     }
 
     /// Whether a validation of `key` failed recently.
-    pub(crate) fn failed_lately(&self, key: &[u8], now: Instant) -> bool {
+    pub fn failed_lately(&self, key: &[u8], now: Instant) -> bool {
         self.shard(key)
             .failed
             .get(key)
@@ -395,7 +413,7 @@ impl Collapse {
     }
 
     /// Notes that a validation of `key` for `client` failed.
-    pub(crate) fn failed(&self, key: &[u8], client: Network, now: Instant) {
+    pub fn failed(&self, key: &[u8], client: Network, now: Instant) {
         let until = now + RETRY_AFTER;
         self.shard(key)
             .failed
@@ -405,7 +423,7 @@ impl Collapse {
     /// How long to wait for the head of a fetch from `origin`: as `wait` says, but never longer
     /// than `first_byte_time`, and only shortly if the origin's responses are hardly ever
     /// shareable.
-    pub(crate) fn wait_times(
+    pub fn wait_times(
         &self,
         origin: &Authority,
         wait: CollapseWait,
@@ -417,7 +435,7 @@ impl Collapse {
     }
 
     /// Notes how long `origin` took to send a head to `client`.
-    pub(crate) fn note_head_time(&self, (client, origin): (Network, &Authority), time: Duration) {
+    pub fn note_head_time(&self, (client, origin): (Network, &Authority), time: Duration) {
         let millis = u32::try_from(time.as_millis())
             .unwrap_or(u32::MAX)
             .min(1 << 20);
@@ -439,7 +457,7 @@ impl Collapse {
 
 /// Why a fetch is made for which no client waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Background {
+pub enum Background {
     /// A stored response is validated while it is served.
     Revalidation,
     /// A parent named the resource.
@@ -448,10 +466,11 @@ pub(crate) enum Background {
 
 /// How many fetches of one kind there may be for which no client waits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BackgroundBound {
-    pub(crate) all: usize,
+pub struct BackgroundBound {
+    /// Of all origins and clients.
+    pub all: usize,
     /// Of one origin, and because of one client.
-    pub(crate) of_one: usize,
+    pub of_one: usize,
 }
 
 /// Whose fetches are counted.
@@ -465,7 +484,7 @@ enum BackgroundOwner {
 type BackgroundCounts = HashMap<(Background, BackgroundOwner), usize>;
 
 /// A fetch in progress for which no client waits.
-pub(crate) struct BackgroundFetch(Arc<Collapse>, [(Background, BackgroundOwner); 3]);
+pub struct BackgroundFetch(Arc<Collapse>, [(Background, BackgroundOwner); 3]);
 
 impl Drop for BackgroundFetch {
     fn drop(&mut self) {
@@ -482,7 +501,7 @@ impl Drop for BackgroundFetch {
 }
 
 /// A fetch in progress. Held by the fetching task.
-pub(crate) struct Leader {
+pub struct Leader {
     collapse: Arc<Collapse>,
     key: Bytes,
     round: Arc<Round>,
@@ -501,20 +520,20 @@ impl Leader {
 
     /// The response of an origin to a client may be shared and is being stored. Further requests
     /// may join until the leader is dropped.
-    pub(crate) fn share(&self, from: (Network, &Authority), response: SharedResponse) {
+    pub fn share(&self, from: (Network, &Authority), response: SharedResponse) {
         self.judged(from, ALL);
         self.tell(CollapseMsg::Shared(Arc::new(response)));
     }
 
     /// The origin has confirmed the stored response, in reply to such a request of the client.
-    pub(crate) fn validated(self, from: (Network, &Authority), requester: Requester) {
+    pub fn validated(self, from: (Network, &Authority), requester: Requester) {
         self.judged(from, ALL);
         self.tell(CollapseMsg::Validated(requester));
     }
 
     /// The origin failed. Followers judge whether they would fail too, unless another leader may
     /// still succeed.
-    pub(crate) fn failed(self, failure: SharedFailure) {
+    pub fn failed(self, failure: SharedFailure) {
         if self.round.leaders.load(Ordering::Relaxed) == 1 {
             self.tell(CollapseMsg::Failed(failure));
         }
@@ -524,12 +543,7 @@ impl Leader {
     /// neither can the next one. For requests of an earlier kind it says nothing: a client could
     /// otherwise send a field for which no response is stored, and everybody's requests would go to
     /// the origin.
-    pub(crate) fn not_shared(
-        self,
-        from: (Network, &Authority),
-        requester: Requester,
-        now: Instant,
-    ) {
+    pub fn not_shared(self, from: (Network, &Authority), requester: Requester, now: Instant) {
         if requester < Requester::Unknown {
             self.judged(from, 0);
         }

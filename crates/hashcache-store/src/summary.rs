@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 /// The filter, and what waits to be put into it.
 #[derive(Debug, Default)]
-pub(crate) struct Summary {
+pub struct Summary {
     queue: Mutex<Queue>,
     state: Mutex<State>,
     /// Times that updates were made since somebody, most likely a peer, asked for a stored response
@@ -75,15 +75,17 @@ struct Live {
 
 /// The filter at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Edition {
-    pub(crate) position: Position,
-    pub(crate) modified: UnixTime,
+pub struct Edition {
+    /// Up to where updates are in it.
+    pub position: Position,
+    /// When it last changed.
+    pub modified: UnixTime,
     block: ControlBlock,
 }
 
 /// Whether peers get updates of the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Updates {
+pub enum Updates {
     /// Some do.
     Sent,
     /// None does.
@@ -92,9 +94,9 @@ pub(crate) enum Updates {
 
 /// When pending bits are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Threshold {
+pub struct Threshold {
     /// So many new objects, as thousandths of the entries of the filter.
-    pub(crate) permille: u16,
+    pub permille: u16,
 }
 
 impl Summary {
@@ -107,7 +109,7 @@ impl Summary {
     }
 
     /// Takes a report of the engine, whose writers must not wait.
-    pub(crate) fn note(&self, event: Event<'_>, now: UnixTime) {
+    pub fn note(&self, event: Event<'_>, now: UnixTime) {
         let mut queue = self.queue();
         match event {
             Event::Recorded { objects, .. } => {
@@ -136,7 +138,7 @@ impl Summary {
 
     /// Whether so much has changed that the filter must be built anew: 1/16 of the logs (1/4 while
     /// peers make no use of it), or more objects than it was made for, or reports were lost.
-    pub(crate) fn is_outdated(&self) -> bool {
+    pub fn is_outdated(&self) -> bool {
         let queue = self.queue();
         let log_bytes: u64 = queue.logs.iter().map(|(_, bytes)| bytes).sum();
         let builds_per_lap = match self.is_used() {
@@ -153,7 +155,7 @@ impl Summary {
     }
 
     /// Begins to build a filter anew, of what the engine reports from now on and what is scanned.
-    pub(crate) fn begin_build(&self, filter: Filter, memory: Reservation) {
+    pub fn begin_build(&self, filter: Filter, memory: Reservation) {
         self.state().building = Some((filter, memory));
         let mut queue = self.queue();
         queue.has_overflowed = false;
@@ -161,7 +163,7 @@ impl Summary {
     }
 
     /// Puts what a scan has found into the filter that is built.
-    pub(crate) fn add_scanned(&self, objects: &[MarkedObject], now: UnixTime) {
+    pub fn add_scanned(&self, objects: &[MarkedObject], now: UnixTime) {
         for objects in objects.chunks(INSERTS_MAX) {
             let mut state = self.state();
             let Some((filter, _)) = &mut state.building else {
@@ -174,13 +176,13 @@ impl Summary {
     }
 
     /// Gives up the filter that is built.
-    pub(crate) fn abandon_build(&self) {
+    pub fn abandon_build(&self) {
         self.state().building = None;
     }
 
     /// The filter that was built takes the place of the other. If the other has the same size and
     /// peers can be told the differences, the epoch goes on.
-    pub(crate) fn end_build(&self, updates: Updates, now: UnixTime) {
+    pub fn end_build(&self, updates: Updates, now: UnixTime) {
         let mut state = self.state();
         let Some((filter, memory)) = state.building.take() else {
             return;
@@ -199,28 +201,28 @@ impl Summary {
     }
 
     /// Begins an epoch: peers that get updates from now on do not know what changed before.
-    pub(crate) fn begin_epoch(&self, now: UnixTime) {
+    pub fn begin_epoch(&self, now: UnixTime) {
         if let Some(live) = &mut self.state().live {
             live.begin_epoch(now);
         }
     }
 
     /// Forgets the filter: no peer wants it.
-    pub(crate) fn turn_off(&self) {
+    pub fn turn_off(&self) {
         *self.state() = State::default();
         *self.queue() = Queue::default();
         self.note_use();
     }
 
     /// Entries and bits of the filter.
-    pub(crate) fn size(&self) -> Option<(u32, u32)> {
+    pub fn size(&self) -> Option<(u32, u32)> {
         let state = self.state();
         let filter = &state.live.as_ref()?.filter;
         Some((filter.entries(), filter.size().bits()))
     }
 
     /// Entries that a filter should have room for: as many as before, if that is about right.
-    pub(crate) fn capacity_for(&self, entries: u64) -> u32 {
+    pub fn capacity_for(&self, entries: u64) -> u32 {
         let state = self.state();
         let before = state.live.as_ref();
         let before = before.map(|live| live.filter.size().capacity());
@@ -248,7 +250,7 @@ impl Summary {
     }
 
     /// Puts what the engine has reported into the filters; returns the number of reports.
-    pub(crate) fn absorb(&self, updates: Updates, now: UnixTime) -> usize {
+    pub fn absorb(&self, updates: Updates, now: UnixTime) -> usize {
         let mut count = 0;
         while count < QUEUE_MAX {
             let marks = {
@@ -282,20 +284,20 @@ impl Summary {
     }
 
     /// Notes that a peer asked for a stored response, so that our summary is of use to it.
-    pub(crate) fn note_use(&self) {
+    pub fn note_use(&self) {
         self.updates_since_use.store(0, Ordering::Relaxed);
     }
 
     /// Whether peers make use of the summary: since one of them asked for a stored response,
     /// updates were made a few times only.
-    pub(crate) fn is_used(&self) -> bool {
+    pub fn is_used(&self) -> bool {
         self.updates_since_use.load(Ordering::Relaxed) < UNUSED_MAX
     }
 
     /// Makes updates of the pending bits when there are enough of them and peers make use of the
     /// summary, when they have waited for a minute, or when there are too many. Each datagram wakes
     /// its receiver, and several in a row cost little more than one.
-    pub(crate) fn make_updates(&self, threshold: Threshold, now: (Instant, UnixTime)) {
+    pub fn make_updates(&self, threshold: Threshold, now: (Instant, UnixTime)) {
         let mut state = self.state();
         let Some(live) = &mut state.live else { return };
         let Some(since) = live.pending_since else {
@@ -319,7 +321,7 @@ impl Summary {
     }
 
     /// Whether updates wait to be sent.
-    pub(crate) fn has_updates(&self) -> bool {
+    pub fn has_updates(&self) -> bool {
         let state = self.state();
         state
             .live
@@ -328,14 +330,14 @@ impl Summary {
     }
 
     /// The next update that is to be sent to the peers.
-    pub(crate) fn next_update(&self) -> Option<Vec<u8>> {
+    pub fn next_update(&self) -> Option<Vec<u8>> {
         let mut state = self.state();
         let (_, update) = state.live.as_mut()?.outgoing.pop_front()?;
         Some(update)
     }
 
     /// The filter as it is now, under an entity tag of its own; `None` while it is built.
-    pub(crate) fn edition(&self, now: UnixTime) -> Option<Edition> {
+    pub fn edition(&self, now: UnixTime) -> Option<Edition> {
         let mut state = self.state();
         let live = state.live.as_mut()?;
         if live.is_dirty {
@@ -486,14 +488,14 @@ fn later(before: UnixTime, now: UnixTime) -> UnixTime {
 
 impl Edition {
     /// Bytes of the digest.
-    pub(crate) fn length(&self) -> u64 {
+    pub fn length(&self) -> u64 {
         BLOCK_BYTES as u64 + u64::from(self.block.size.octets())
     }
 }
 
 /// The body of a digest that is being sent. Bits that are set meanwhile may be in it.
 #[derive(Debug)]
-pub(crate) struct DigestReader {
+pub struct DigestReader {
     summary: Arc<Summary>,
     edition: Edition,
     /// Octets of the filter sent; `None`: the control block was not sent yet.
@@ -502,10 +504,11 @@ pub(crate) struct DigestReader {
 
 /// The filter was replaced by one of another epoch while its digest was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EpochOver;
+pub struct EpochOver;
 
 impl DigestReader {
-    pub(crate) fn new(summary: Arc<Summary>, edition: Edition) -> Self {
+    /// Reads `edition` of `summary`.
+    pub fn new(summary: Arc<Summary>, edition: Edition) -> Self {
         Self {
             summary,
             edition,
@@ -569,7 +572,7 @@ fn list_max(octets: u32) -> usize {
 }
 
 /// Memory of a filter of so many octets, with reports and updates that wait, bytes.
-pub(crate) fn memory_bytes(octets: u32) -> u64 {
+pub fn memory_bytes(octets: u32) -> u64 {
     let reports = (QUEUE_MAX + INSERTS_MAX) * size_of::<u128>();
     let bits = list_max(octets) * size_of::<u32>();
     u64::from(octets) + (reports + bits) as u64

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use super::{Collapse, CollapseMsg, Leader, Requester, Role, Round, SharedResponse};
 
 /// A request that waits.
-pub(crate) struct Follower {
+pub struct Follower {
     collapse: Arc<Collapse>,
     key: Bytes,
     requester: Requester,
@@ -29,7 +29,7 @@ pub(crate) struct Follower {
 }
 
 /// The end of a follower's wait.
-pub(crate) enum Followed {
+pub enum Followed {
     /// The response is being stored and may be followed.
     Shared(Arc<SharedResponse>),
     /// The stored response was validated in reply to such a request: look it up again.
@@ -44,7 +44,7 @@ pub(crate) enum Followed {
 
 /// Limits on a follower's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WaitTimes {
+pub struct WaitTimes {
     /// Time from the beginning of a fetch until a second leader may begin.
     pub(crate) first: Duration,
     /// All waits together.
@@ -54,7 +54,7 @@ pub(crate) struct WaitTimes {
 
 /// The outcome of a wait that is over before any leader has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtEnd {
+pub enum AtEnd {
     /// The request fetches for its client: the wait was short.
     Alone,
     /// The origin has sent nothing in the time that a fetch may take to its first byte.
@@ -63,7 +63,7 @@ pub(crate) enum AtEnd {
 
 /// Whether a follower may become the next leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Succession {
+pub enum Succession {
     /// It may.
     Allowed,
     /// It would fetch something else (a range), so it fetches alone.
@@ -97,7 +97,7 @@ impl Follower {
     }
 
     /// Waits for the outcome of a leader; `fields` are those of the request that waits.
-    pub(crate) async fn wait(
+    pub async fn wait(
         mut self,
         times: WaitTimes,
         succession: Succession,

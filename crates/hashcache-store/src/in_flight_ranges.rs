@@ -59,7 +59,7 @@ const REMEMBERED: usize = 4096;
 
 /// State of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RangeStage {
+pub enum RangeStage {
     /// The request was sent upstream.
     Asked,
     /// The content is arriving.
@@ -100,7 +100,7 @@ impl InFlightRange {
 type RangeShard = HashMap<u64, Vec<Arc<InFlightRange>>>;
 
 /// All ranges that are being fetched.
-pub(crate) struct InFlightRanges {
+pub struct InFlightRanges {
     shards: [Mutex<RangeShard>; SHARDS],
     whole_only: Mutex<FairTable<Box<[u8]>, Instant>>,
 }
@@ -116,19 +116,25 @@ impl Default for InFlightRanges {
 
 /// Why bytes are claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lack {
+pub enum Lack {
     /// They are read or followed if possible.
     Wanted,
     /// The first of them could not be read, even if the index lists it; nor is the rest of this
     /// many spans believed to be stored.
-    Lost { spans: u64 },
+    Lost {
+        /// How many.
+        spans: u64,
+    },
     /// A fetch that has them has kept this request waiting for too long. It was taken over this
     /// many times: one that was taken over since is not late yet.
-    Late { takeovers: u32 },
+    Late {
+        /// How often.
+        takeovers: u32,
+    },
 }
 
 /// Result of a claim.
-pub(crate) enum ClaimOutcome {
+pub enum ClaimOutcome {
     /// The bytes are stored after all.
     Stored,
     /// Another request fetches them.
@@ -138,26 +144,27 @@ pub(crate) enum ClaimOutcome {
 }
 
 /// A range that is being fetched, as a follower sees it.
-pub(crate) struct AwaitedRange {
-    pub(crate) follower: Follower,
+pub struct AwaitedRange {
+    /// Reads its bytes as they arrive.
+    pub follower: Follower,
     stage: watch::Receiver<RangeStage>,
     takeovers: u32,
 }
 
 impl AwaitedRange {
     /// Why bytes are claimed that this fetch has not brought in time.
-    pub(crate) fn late(&self) -> Lack {
+    pub fn late(&self) -> Lack {
         let takeovers = self.takeovers;
         Lack::Late { takeovers }
     }
 
     /// How long a request waits for this fetch if another request began it; `None`: until its end.
-    pub(crate) fn patience(&self) -> Option<Duration> {
+    pub fn patience(&self) -> Option<Duration> {
         (self.takeovers < TAKEOVERS_MAX).then(|| PATIENCE * (1 << self.takeovers))
     }
 
     /// Waits for the head of upstream's response, or for the end of the fetch.
-    pub(crate) async fn answered(&mut self) -> RangeStage {
+    pub async fn answered(&mut self) -> RangeStage {
         let answered = self
             .stage
             .wait_for(|stage| *stage != RangeStage::Asked)
@@ -167,14 +174,17 @@ impl AwaitedRange {
 }
 
 /// A range to fetch, owned by the fetch.
-pub(crate) struct RangeClaim {
-    pub(crate) hit: Hit,
-    pub(crate) writer: Writer,
-    pub(crate) guard: RangeGuard,
+pub struct RangeClaim {
+    /// The object.
+    pub hit: Hit,
+    /// Writes the bytes into it.
+    pub writer: Writer,
+    /// Keeps the range in the list, and informs followers.
+    pub guard: RangeGuard,
 }
 
 /// Entry of a range in the table; dropping it removes the range.
-pub(crate) struct RangeGuard {
+pub struct RangeGuard {
     ranges: Arc<InFlightRanges>,
     version: u64,
     range: Arc<InFlightRange>,
@@ -189,18 +199,18 @@ impl InFlightRanges {
     }
 
     /// Whether the origin of `key` was seen to ignore Range.
-    pub(crate) fn is_whole_only(&self, key: &[u8], now: Instant) -> bool {
+    pub fn is_whole_only(&self, key: &[u8], now: Instant) -> bool {
         self.whole_only().get(key).is_some_and(|until| *until > now)
     }
 
     /// Notes that the origin of `key` ignored the Range of a request of `client`.
-    pub(crate) fn note_whole_only(&self, key: &[u8], client: Network, now: Instant) {
+    pub fn note_whole_only(&self, key: &[u8], client: Network, now: Instant) {
         let until = now + WHOLE_ONLY;
         self.whole_only().insert(key.into(), until, Some(client));
     }
 
     /// Notes that the origin of `key` has sent a range.
-    pub(crate) fn note_range(&self, key: &[u8]) {
+    pub fn note_range(&self, key: &[u8]) {
         self.whole_only().remove(key);
     }
 
@@ -211,7 +221,7 @@ impl InFlightRanges {
     }
 
     /// Claims the bytes of `hit` from `at` on, up to `end`.
-    pub(crate) fn claim(
+    pub fn claim(
         self: &Arc<Self>,
         hit: &Hit,
         at: u64,
@@ -269,7 +279,7 @@ impl InFlightRanges {
     }
 
     /// Claims `range` of an object that has just begun. The range begins with a span.
-    pub(crate) fn begin(
+    pub fn begin(
         self: &Arc<Self>,
         hit: &Hit,
         range: Range<u64>,
@@ -320,37 +330,39 @@ fn hole(hit: &Hit, at: u64, end: u64) -> Option<Range<u64>> {
 }
 
 /// The largest possible end of a claim at `at`.
-pub(crate) fn claim_end(hit: &Hit, at: u64) -> u64 {
+pub fn claim_end(hit: &Hit, at: u64) -> u64 {
     let span = hit.whole_spans(at..at);
     at.saturating_add((span.end - span.start).max(1).saturating_mul(CLAIM_SPANS))
 }
 
 impl RangeGuard {
-    pub(crate) fn start(&self) -> u64 {
+    /// The first byte of the range.
+    pub fn start(&self) -> u64 {
         self.range.start
     }
 
     /// The current end of the range.
-    pub(crate) fn end(&self) -> u64 {
+    pub fn end(&self) -> u64 {
         self.range.extent().end
     }
 
-    pub(crate) fn stream(&self) -> &Arc<Stream> {
+    /// Makes followers of its bytes.
+    pub fn stream(&self) -> &Arc<Stream> {
         &self.range.stream
     }
 
     /// Notifies followers that the content is arriving.
-    pub(crate) fn note_arriving(&self) {
+    pub fn note_arriving(&self) {
         self.range.stage.send_replace(RangeStage::Arriving);
     }
 
     /// Notifies followers that upstream has answered without a part of this version.
-    pub(crate) fn note_refused(&self) {
+    pub fn note_refused(&self) {
         self.range.stage.send_replace(RangeStage::Refused);
     }
 
     /// Notifies followers that the bytes will never be available.
-    pub(crate) fn note_gone(&self) {
+    pub fn note_gone(&self) {
         self.range.stage.send_replace(RangeStage::Gone);
     }
 }
