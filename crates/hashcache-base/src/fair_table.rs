@@ -7,7 +7,8 @@
 //! Invariants: at most `rows_max` rows. A row belongs to the client whose request has added it, and
 //! to no other one later. When there is no room, the client with most rows loses the older half of
 //! its own; the clients of a child count as one first, because a child numbers them as it likes.
-//! Cost: when the table is full, all rows are looked at once, and half of the largest share goes.
+//! Cost: when the table is full, all rows are looked at, and half of the largest share goes: one
+//! row, if no client has more. Users drop what has expired before that.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;

@@ -24,7 +24,7 @@
 //! | like an override | X-Source-Host, X-URL … | the same, or a field of an application |
 //! | unknown | all others | |
 
-use http::header::{HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 
 /// The kinds of fields that a request has, as flags. The stored facts of a response keep them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl FieldKinds {
                 FieldKind::Unknown => (FieldKinds::UNKNOWN, none),
             };
             kinds = kinds.and(always);
-            if !exempt.has(name) && !varied.contains(name) {
+            if !exempt.has(name, request) && !varied.contains(name) {
                 kinds = kinds.and(flag);
             }
         }
@@ -112,13 +112,21 @@ pub struct Exempt<'a> {
     /// The fields whose values are part of the cache key.
     pub keyed: &'a [HeaderName],
     /// Whether a proxy that the operator trusts has sent the request: then its statements about the
-    /// client, and about the URL that the client used, are true.
+    /// client, and about the URL that the client used, are true. What it says of the scheme in
+    /// fields of its own (`CF-Visitor`) counts only beside `X-Forwarded-Proto` or `Forwarded`,
+    /// which the key is made of.
     pub by_front: bool,
 }
 
 impl Exempt<'_> {
-    fn has(&self, name: &HeaderName) -> bool {
-        self.keyed.contains(name) || self.by_front && is_of_front(name.as_str())
+    /// Whether the field `name` of `request` is one of them.
+    fn has(&self, name: &HeaderName, request: &HeaderMap) -> bool {
+        let by_front = || match SCHEMES.binary_search(&name.as_str()) {
+            // The key has the scheme that the front has told in the usual words.
+            Ok(_) => request.contains_key(X_FORWARDED_PROTO) || request.contains_key(FORWARDED),
+            Err(_) => is_of_front(name.as_str()),
+        };
+        self.keyed.contains(name) || self.by_front && by_front()
     }
 }
 
@@ -139,7 +147,7 @@ pub fn unknown_field<'a>(
     let mut names = request.iter().filter(|(name, value)| {
         let kind = kind_of(name.as_str(), value);
         let is_unknown = matches!(kind, FieldKind::Unknown | FieldKind::LikeOverride);
-        is_unknown && !exempt.has(name) && !harmless.contains(name)
+        is_unknown && !exempt.has(name, request) && !harmless.contains(name)
     });
     names.next().map(|(name, _)| name)
 }
@@ -150,7 +158,7 @@ pub fn overrides<'a>(
     exempt: Exempt<'a>,
 ) -> impl Iterator<Item = &'a HeaderName> {
     let is_override = move |(name, value): &(&HeaderName, &HeaderValue)| {
-        is_override(name.as_str(), value) && !exempt.has(name)
+        is_override(name.as_str(), value) && !exempt.has(name, request)
     };
     request.iter().filter(is_override).map(|(name, _)| name)
 }
@@ -590,6 +598,24 @@ const ADDRESSES: [&str; 36] = [
     "x-vercel-forwarded-for",
 ];
 
+/// Fields with which front proxies name the scheme that the client used, beside the usual ones,
+/// sorted.
+const SCHEMES: [&str; 11] = [
+    "cf-visitor",
+    "cloudfront-forwarded-proto",
+    "fastly-ssl",
+    "fly-forwarded-proto",
+    "fly-forwarded-ssl",
+    "front-end-https",
+    "ssl-offloaded",
+    "wl-proxy-ssl",
+    "x-arr-ssl",
+    "x-scheme",
+    "x-url-scheme",
+];
+
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
 /// Fields with which front proxies name the user of the client or its certificate (RFC 9440),
 /// sorted.
 const USERS: [&str; 9] = [
@@ -643,6 +669,7 @@ mod tests {
         for list in [
             &OVERRIDES[..],
             &OVERRIDE_ENDS,
+            &SCHEMES[..],
             &ADDRESSES,
             &USERS,
             &FORWARDED_CLIENT,
@@ -780,6 +807,14 @@ mod tests {
         );
         assert!(!has_override(&of_front, by_front));
         assert!(has_override(&fields(&[("x-original-url", "/a")]), by_front));
+        // The scheme in words that the key is not made of.
+        for name in SCHEMES {
+            let alone = fields(&[(name, "https")]);
+            assert!(has_override(&alone, by_front), "{name}");
+            let beside = fields(&[(name, "https"), ("x-forwarded-proto", "https")]);
+            assert!(!has_override(&beside, by_front), "{name}");
+            assert!(has_override(&beside, Exempt::default()), "{name}");
+        }
     }
 
     #[test]

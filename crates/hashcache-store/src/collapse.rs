@@ -414,10 +414,11 @@ impl Collapse {
 
     /// Notes that a validation of `key` for `client` failed.
     pub fn failed(&self, key: &[u8], client: Network, now: Instant) {
-        let until = now + RETRY_AFTER;
-        self.shard(key)
-            .failed
-            .insert(key.into(), until, Some(client));
+        let failed = &mut self.shard(key).failed;
+        if failed.is_full() {
+            failed.retain(|_, until| *until > now);
+        }
+        failed.insert(key.into(), now + RETRY_AFTER, Some(client));
     }
 
     /// How long to wait for the head of a fetch from `origin`: as `wait` says, but never longer
@@ -552,6 +553,9 @@ impl Leader {
         let known = known.filter(|(until, _)| *until > now);
         let kind = known.map_or(requester, |(_, kind)| requester.min(*kind));
         let until = (now + UNSHAREABLE, kind);
+        if shard.unshareable.is_full() {
+            shard.unshareable.retain(|_, (until, _)| *until > now);
+        }
         shard
             .unshareable
             .insert(self.key[..].into(), until, Some(from.0));

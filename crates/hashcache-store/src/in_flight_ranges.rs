@@ -205,8 +205,11 @@ impl InFlightRanges {
 
     /// Notes that the origin of `key` ignored the Range of a request of `client`.
     pub fn note_whole_only(&self, key: &[u8], client: Network, now: Instant) {
-        let until = now + WHOLE_ONLY;
-        self.whole_only().insert(key.into(), until, Some(client));
+        let mut keys = self.whole_only();
+        if keys.is_full() {
+            keys.retain(|_, until| *until > now);
+        }
+        keys.insert(key.into(), now + WHOLE_ONLY, Some(client));
     }
 
     /// Notes that the origin of `key` has sent a range.

@@ -126,7 +126,7 @@ impl TryPermit {
             Some(before) => before.lifetime,
             None => first,
         };
-        if table.is_full() {
+        if table.is_full() && table.get(&self.origin).is_none() {
             table.retain(|_, entry| now < entry.until);
         }
         let entry = UnreachableEntry {

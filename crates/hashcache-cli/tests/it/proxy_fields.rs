@@ -68,32 +68,57 @@ async fn what_a_field_named_like_an_override_brought_changes_no_stored_response(
     // Confirms what it has sent, and says what the field said.
     let origin = Origin::start(|request: &RawRequest| {
         let said = request.head.field("x-source-url").unwrap_or("nothing");
-        let lifetime = match said {
-            "nothing" => "max-age=0",
-            _ => "max-age=1000",
+        let is_confirmed = request.head.field("if-none-match").is_some();
+        let varies = request.target().ends_with("/varied");
+        let is_fresh = if varies {
+            is_confirmed
+        } else {
+            said != "nothing"
         };
-        let fields = [
+        let mut fields = vec![
             ("ETag", "\"a\""),
-            ("Cache-Control", lifetime),
+            (
+                "Cache-Control",
+                if is_fresh {
+                    "max-age=1000"
+                } else {
+                    "max-age=0"
+                },
+            ),
             ("X-Said", said),
         ];
-        let status = match request.head.field("if-none-match") {
-            Some(_) => 304,
-            None => 200,
+        if varies {
+            fields.push(("Vary", "X-Source-URL"));
+        }
+        let (status, text) = if is_confirmed {
+            (304, "")
+        } else {
+            (200, "text")
         };
-        Script::response(status, &fields, if status == 200 { "text" } else { "" })
+        Script::response(status, &fields, text)
     });
     let (home, origin) = (Home::new(), origin.await.expect("a free port"));
     let proxy = Proxy::start(&home.path().join("cache"), &[]).expect("the proxy starts");
     let url = origin.url("/x");
+    let evil = [("x-source-url", "evil")];
     ask(&proxy, &url, &[]).await;
-    let evil = ask(&proxy, &url, &[("x-source-url", "evil")]).await;
-    assert_eq!(evil.field("x-said"), Some("evil"));
-    let head = asked(&proxy, "HEAD", &url, &[("x-source-url", "evil")]).await;
+    let answer = ask(&proxy, &url, &evil).await;
+    assert_eq!(answer.field("x-said"), Some("evil"));
+    let head = asked(&proxy, "HEAD", &url, &evil).await;
     assert_eq!(head.field("x-said"), Some("evil"));
     let plain = ask(&proxy, &url, &[]).await;
     assert_eq!(plain.field("x-said"), Some("nothing"));
     assert_eq!(origin.requests().len(), 4);
+    // A response that varies by the field is one for such requests, and is refreshed by them.
+    let url = origin.url("/varied");
+    for _ in 0..4 {
+        let answer = ask(&proxy, &url, &evil).await;
+        assert_eq!(
+            (answer.field("x-said"), text(&answer)),
+            (Some("evil"), "text".into())
+        );
+    }
+    assert_eq!(origin.requests().len(), 6);
 }
 
 #[tokio::test(flavor = "multi_thread")]

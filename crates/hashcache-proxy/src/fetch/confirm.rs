@@ -142,10 +142,12 @@ pub(super) async fn confirm(
     let mut selected = selected;
     let fresh =
         |stored: &mut StoredResponse| freshened(worker, &spec.target, stored, &head.headers, times);
+    // Before the fields are those of the 304, whose Vary must not speak for it.
+    let may_override = spec.may_override(worker, &selected.stored.fields);
     let rewrites = may_rewrite(worker, &selected.hit, &selected.stored, &spec.fields);
     let stays = fresh(&mut selected.stored);
     let name = &selected.place.name;
-    let is_private = is_private(&spec.fields) || spec.may_override(worker);
+    let is_private = is_private(&spec.fields) || may_override;
     match stays {
         _ if is_private => {}
         // The update must be stored before the followers are informed, because they look it up.
@@ -160,10 +162,13 @@ pub(super) async fn confirm(
         }
         false => worker.cache.invalidate(name),
     }
-    // A leader that is dropped leaves its place to a follower.
-    if let Some(leader) = leader.filter(|_| !is_private) {
+    if let Some(leader) = leader {
         let (from, requester) = (spec.client_and_origin(), requester(&spec.fields));
         match stays {
+            // Others have overrides of their own: they need not wait for each other.
+            _ if may_override => leader.not_shared(from, requester, Instant::now()),
+            // A leader that is dropped leaves its place to a follower.
+            _ if is_private => {}
             true => leader.validated(from, requester),
             // Nothing is left in the store for others to look up.
             false => leader.not_shared(from, requester, Instant::now()),

@@ -10,7 +10,7 @@ use hashcache_base::failure::Failure;
 use hashcache_base::share::{Network, Share};
 use hashcache_http::{
     Authority, ByteRange, Exempt, FieldKinds, HintUse, NotStored, OnError, RangeSpec, Space,
-    StoredFacts, Target, Variant, VariantTable, origin_key, parse_range,
+    StoredFacts, Target, Variant, VariantTable, Vary, origin_key, parse_range,
 };
 use hashcache_link::coding::{LinkCoding, StoredHere};
 use hashcache_link::dictionary::StoredContent;
@@ -116,11 +116,16 @@ impl FetchSpec {
         route.map_or(Exempt::default(), Route::exempt)
     }
 
-    /// Whether a field may have made the origin take another URL or method than the key holds. Its
-    /// response says nothing about the stored one.
-    pub(super) fn may_override(&self, worker: &Worker) -> bool {
+    /// Whether a field that the response with the fields `stored` does not vary by may have made
+    /// the origin take another URL or method than the key holds. Its response says nothing about
+    /// the stored one.
+    pub(super) fn may_override(&self, worker: &Worker, stored: &HeaderMap) -> bool {
         let live = worker.common.live();
-        let kinds = FieldKinds::of(&self.fields, self.exempt(), &[], &live.store.harmless);
+        let varied = match Vary::parse(stored) {
+            Vary::Fields(names) => names,
+            Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
+        };
+        let kinds = FieldKinds::of(&self.fields, self.exempt(), &varied, &live.store.harmless);
         kinds.has(FieldKinds::OVERRIDE)
     }
 
