@@ -323,7 +323,8 @@ const SHARED_HEAD_MAX: usize = 4 << 10;
 /// The names of `:method`, `:scheme`, `:authority` and `:path`, and `https`. The authority is
 /// counted as Host.
 const PSEUDO_FIELDS_BYTES: usize = 7 + 7 + 10 + 5 + 5 + 4 * FIELD_BYTES;
-/// Maximum number of endpoints remembered for one property; when full, the client with most loses the older half of its own.
+/// Maximum number of endpoints remembered for one property; when full, the client with most loses
+/// the older half of its own.
 const ENDPOINTS_MAX: usize = 4096;
 /// How long an origin is not asked for a 100 after it sent none. It may only have been slow, and a
 /// client whose content is refused unread saves all of it.
