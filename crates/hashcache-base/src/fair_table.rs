@@ -7,8 +7,8 @@
 //! Invariants: at most `rows_max` rows. A row belongs to the client whose request has added it, and
 //! to no other one later. When there is no room, the client with most rows loses the older half of
 //! its own; the clients of a child count as one first, because a child numbers them as it likes.
-//! Cost: when the table is full, all rows are looked at, and half of the largest share goes: one
-//! row, if no client has more. Users drop what has expired before that.
+//! Cost: a new row in a full table needs a pass over all rows, and removes half of the largest
+//! share: a single row, if no client has several. Callers remove expired rows first.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -33,7 +33,7 @@ struct Row<V> {
     number: u64,
 }
 
-/// Whose rows are counted together.
+/// The client that has added a row; `None`: the proxy itself.
 pub type Owner = Option<Network>;
 
 impl<K: Eq + Hash, V> FairTable<K, V> {
@@ -99,12 +99,12 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
         self.rows.len()
     }
 
-    /// Whether there is no row.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Whether the next new row makes some client lose rows.
+    /// Whether the table has `rows_max` rows: a new row displaces others.
     pub fn is_full(&self) -> bool {
         self.rows.len() >= self.rows_max
     }

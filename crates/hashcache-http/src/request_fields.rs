@@ -119,10 +119,11 @@ pub struct Exempt<'a> {
 }
 
 impl Exempt<'_> {
-    /// Whether the field `name` of `request` is one of them.
+    /// Whether the field `name` of `request` counts as harmless.
     fn has(&self, name: &HeaderName, request: &HeaderMap) -> bool {
         let by_front = || match SCHEMES.binary_search(&name.as_str()) {
-            // The key has the scheme that the front has told in the usual words.
+            // The cache key takes the scheme from these two fields only: a response that another
+            // field has shaped would answer requests of the other scheme.
             Ok(_) => request.contains_key(X_FORWARDED_PROTO) || request.contains_key(FORWARDED),
             Err(_) => is_of_front(name.as_str()),
         };

@@ -58,9 +58,9 @@ impl Dictionaries {
 /// Whether a response for the URL of a request is stored here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredHere {
-    /// It is.
+    /// A response is stored here.
     Yes,
-    /// It is not.
+    /// No response is stored here.
     No,
 }
 

@@ -92,7 +92,7 @@ enum Clients {
 /// An object that a client has asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct PageObject<'a> {
-    /// Its URL.
+    /// The URL of the object.
     pub target: &'a Target,
     /// Bytes of its content.
     pub length: u64,

@@ -41,7 +41,7 @@ use super::{STREAMS, tls, tunnels_of};
 pub struct ParentLink {
     /// TLS: our key, and the pin of the parent.
     pub config: Arc<ClientConfig>,
-    /// What is counted of this link.
+    /// The counters of this link.
     pub counters: Arc<LinkCounters>,
     /// What became of the dictionaries that the parent has named.
     pub named: NamedResults,
@@ -118,7 +118,7 @@ pub struct LinkStream {
     pub address: SocketAddr,
     /// The connection, for [`ParentLink::retire`].
     pub number: u64,
-    /// Its place among the streams of the link.
+    /// The permit for one of the streams of the link.
     pub place: StreamPlace,
     /// Says whose request it is.
     pub turn: LinkTurn,

@@ -22,9 +22,9 @@ use super::unpack::{StoredPage, paid};
 /// Whether the content ends here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IsEnd {
-    /// It does.
+    /// The content is complete.
     Yes,
-    /// More follows.
+    /// More content follows.
     No,
 }
 

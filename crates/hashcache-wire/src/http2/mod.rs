@@ -68,13 +68,13 @@ pub use self::pings::Pings;
 /// Whose connection it is.
 #[derive(Clone, Debug)]
 pub enum Http2Kind {
-    /// That of a client.
+    /// A client's connection.
     Client,
     /// A child's link: its streams may be tunnels, and PINGs keep it open.
     Link {
-        /// How much may be under way on it.
+        /// The flow-control windows of the connection.
         windows: Windows,
-        /// What is counted of it.
+        /// The counters of the link.
         counters: Arc<LinkCounters>,
     },
 }
