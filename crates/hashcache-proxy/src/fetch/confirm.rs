@@ -142,7 +142,7 @@ pub(super) async fn confirm(
     let mut selected = selected;
     let fresh =
         |stored: &mut StoredResponse| freshened(worker, &spec.target, stored, &head.headers, times);
-    // By the stored `Vary`, before that of the 304 replaces it: an override could choose the latter.
+    // By the stored `Vary`, before that of the 304 replaces it: an override could choose that.
     let may_override = spec.may_override(worker, &selected.stored.fields);
     let rewrites = may_rewrite(worker, &selected.hit, &selected.stored, &spec.fields);
     let stays = fresh(&mut selected.stored);
