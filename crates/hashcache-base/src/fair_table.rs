@@ -8,7 +8,7 @@
 //! to no other one later. When there is no room, the client with most rows loses the older half of
 //! its own; the clients of a child count as one first, because a child numbers them as it likes.
 //! Cost: a new row in a full table needs a pass over all rows, and removes half of the largest
-//! share: a single row, if no client has several. Callers remove expired rows first.
+//! share: a single row, if no client has several.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -81,17 +81,26 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
         self.rows.insert(key, row);
     }
 
+    /// The same for a table whose rows end: if there is no room, rows that are over go first.
+    pub fn insert_unless_over(
+        &mut self,
+        key: K,
+        value: V,
+        client: Owner,
+        is_over: impl Fn(&V) -> bool,
+    ) {
+        if self.rows.len() >= self.rows_max && !self.rows.contains_key(&key) {
+            self.rows.retain(|_, row| !is_over(&row.value));
+        }
+        self.insert(key, value, client);
+    }
+
     /// Removes the row of `key`.
     pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
         self.rows.remove(key).map(|row| row.value)
-    }
-
-    /// Keeps the rows that `stay`.
-    pub fn retain(&mut self, mut stays: impl FnMut(&K, &V) -> bool) {
-        self.rows.retain(|key, row| stays(key, &row.value));
     }
 
     /// Number of rows.
@@ -102,11 +111,6 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
     /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
-    }
-
-    /// Whether the table has `rows_max` rows: a new row displaces others.
-    pub fn is_full(&self) -> bool {
-        self.rows.len() >= self.rows_max
     }
 
     fn make_room(&mut self) {
@@ -216,7 +220,21 @@ mod tests {
         }
         assert_eq!(table.get(&0), Some(&2));
         assert_eq!(table.remove(&0), Some(2));
-        table.retain(|_, _| false);
-        assert!(table.is_empty() && !table.is_full());
+        assert_eq!(table.get(&0), None);
+    }
+
+    #[test]
+    fn rows_that_are_over_go_before_those_of_any_client() {
+        let mut table = FairTable::new(MAX);
+        for n in 0..MAX {
+            table.insert_unless_over(n, n < 10, address(1), |is_over| *is_over);
+        }
+        assert_eq!(table.len(), MAX);
+        // A known key needs no room.
+        table.insert_unless_over(MAX - 1, false, address(2), |is_over| *is_over);
+        assert_eq!(table.len(), MAX);
+        table.insert_unless_over(MAX, false, address(2), |is_over| *is_over);
+        assert_eq!(table.len(), MAX - 10 + 1);
+        assert!((10..=MAX).all(|n| table.get(&n).is_some()));
     }
 }

@@ -414,11 +414,10 @@ impl Collapse {
 
     /// Notes that a validation of `key` for `client` failed.
     pub fn failed(&self, key: &[u8], client: Network, now: Instant) {
-        let failed = &mut self.shard(key).failed;
-        if failed.is_full() {
-            failed.retain(|_, until| *until > now);
-        }
-        failed.insert(key.into(), now + RETRY_AFTER, Some(client));
+        let (until, is_over) = (now + RETRY_AFTER, |until: &Instant| *until <= now);
+        self.shard(key)
+            .failed
+            .insert_unless_over(key.into(), until, Some(client), is_over);
     }
 
     /// How long to wait for the head of a fetch from `origin`: as `wait` says, but never longer
@@ -553,12 +552,10 @@ impl Leader {
         let known = known.filter(|(until, _)| *until > now);
         let kind = known.map_or(requester, |(_, kind)| requester.min(*kind));
         let until = (now + UNSHAREABLE, kind);
-        if shard.unshareable.is_full() {
-            shard.unshareable.retain(|_, (until, _)| *until > now);
-        }
+        let is_over = |(until, _): &(Instant, Requester)| *until <= now;
         shard
             .unshareable
-            .insert(self.key[..].into(), until, Some(from.0));
+            .insert_unless_over(self.key[..].into(), until, Some(from.0), is_over);
         let entry = shard.fetches.get(&self.key);
         let has_plainer_leader = entry.is_some_and(|entry| {
             Arc::ptr_eq(&entry.round, &self.round) && entry.requester < requester

@@ -205,11 +205,9 @@ impl InFlightRanges {
 
     /// Notes that the origin of `key` ignored the Range of a request of `client`.
     pub fn note_whole_only(&self, key: &[u8], client: Network, now: Instant) {
-        let mut keys = self.whole_only();
-        if keys.is_full() {
-            keys.retain(|_, until| *until > now);
-        }
-        keys.insert(key.into(), now + WHOLE_ONLY, Some(client));
+        let (until, is_over) = (now + WHOLE_ONLY, |until: &Instant| *until <= now);
+        self.whole_only()
+            .insert_unless_over(key.into(), until, Some(client), is_over);
     }
 
     /// Notes that the origin of `key` has sent a range.

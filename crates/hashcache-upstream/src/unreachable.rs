@@ -126,15 +126,13 @@ impl TryPermit {
             Some(before) => before.lifetime,
             None => first,
         };
-        if table.is_full() && table.get(&self.origin).is_none() {
-            table.retain(|_, entry| now < entry.until);
-        }
         let entry = UnreachableEntry {
             failure: failure.clone(),
             until: now + lifetime,
             lifetime,
         };
-        table.insert(self.origin.clone(), entry, self.client);
+        let is_over = |entry: &UnreachableEntry| entry.until <= now;
+        table.insert_unless_over(self.origin.clone(), entry, self.client, is_over);
     }
 }
 

@@ -148,10 +148,8 @@ impl Http2Conns {
     /// Notes it; `client` has chosen the origin.
     pub(in super::super) fn note_no_continue(&self, to: &Endpoint, client: Option<Network>) {
         let mut no_continue = self.no_continue.borrow_mut();
-        if no_continue.is_full() {
-            no_continue.retain(|_, noted| noted.elapsed() < NO_CONTINUE_TIME);
-        }
-        no_continue.insert(to.clone(), Instant::now(), client);
+        let is_over = |noted: &Instant| noted.elapsed() >= NO_CONTINUE_TIME;
+        no_continue.insert_unless_over(to.clone(), Instant::now(), client, is_over);
     }
 
     /// Notes that `to` has sent a 100.
