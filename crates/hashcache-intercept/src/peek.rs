@@ -1,6 +1,7 @@
 //! Peeks at the first bytes of a tunnel: is it TLS, and for which server name?
 //!
-//! Called by `connect/intercepted` after the 200. `Peek` does no I/O; [`peek`] reads for it.
+//! Called by `connect/intercepted` of the proxy after the 200. `Peek` does no I/O; [`peek`] reads
+//! for it.
 //!
 //! Invariant: all bytes that were read are returned, to be replayed to the origin or into our own
 //! handshake. Cost: at most `PEEK_BYTES` twice, beyond `SMALL_BYTES` reserved within the share

@@ -1,6 +1,7 @@
 //! Stored content that both ends of a link have: the prefix of what is coded or decoded.
 //!
-//! Used by `request/framed` at the parent and `upstream/unframe` at the child.
+//! Used by `request/framed` of the proxy at the parent and `unframe` of `hashcache-upstream` at the
+//! child.
 //!
 //! Invariants: only complete objects of a shared cache are dictionaries, and only under the digest
 //! that was stored with them. The hit pins the version: content of another one is never read.

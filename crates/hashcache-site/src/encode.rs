@@ -5,7 +5,7 @@
 //! encoded form is another representation: its entity tag is weak, it has no ranges and no digests,
 //! and `Vary` names Accept-Encoding. Requests for a range get the identity form.
 //!
-//! Called by `request` around the answer to a request for a site.
+//! Called by `request` of the proxy around the answer to a request for a site.
 //!
 //! Invariants: a response with `no-transform` or with a coding of its own is never changed. Memory
 //! of an encoder is bounded ([`Coding::memory`]) and charged to the client; `budget` bounds the

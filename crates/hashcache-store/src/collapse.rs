@@ -13,7 +13,7 @@
 //! A key whose response was for its client only is remembered, so later requests do not wait. A
 //! leader that is slow gets a second one beside it (`follower`), not a crowd.
 //!
-//! Called by `request`; `fetch` owns the [`Leader`] during the fetch.
+//! Called by `request` of the proxy; its `fetch` owns the [`Leader`] during the fetch.
 //!
 //! Invariants: a follower waits for the head no longer than a fetch may take to its first byte.
 //! While followers wait, a key has at most one more leader each time the wait is over, and that

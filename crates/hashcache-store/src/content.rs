@@ -1,6 +1,7 @@
 //! The content of a stored response: as it came, also where it is stored in pages.
 //!
-//! Called by `request` and `link`, which see content and offsets of content alone.
+//! Called by `request` of the proxy and by `hashcache-link`, which see content and offsets of
+//! content alone.
 //!
 //! Invariants: a page that does not decode is content that is not there, never other bytes; the
 //! object is removed then. Memory: one page of content and its stored form, charged to the payer.

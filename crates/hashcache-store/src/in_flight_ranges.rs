@@ -12,8 +12,8 @@
 //! everyone who needs more bytes follows the new one. Each takeover doubles the patience, so an
 //! origin that is slow for everybody is not asked again and again.
 //!
-//! Called by `request` for the bytes that a response lacks; `fetch` fetches them. Shared by all
-//! cores.
+//! Called by `request` of the proxy for the bytes that a response lacks; its `fetch` fetches them.
+//! Shared by all cores.
 //!
 //! The engine keeps versions apart: a range is written by a filler of the hit that it was claimed
 //! for, under that hit's version, and is followed and read under that version alone. If the object

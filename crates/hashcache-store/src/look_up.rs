@@ -1,7 +1,7 @@
 //! Looking a request up in the store: which variant answers it, if any (RFC 9111 4.1).
 //!
-//! Called by `request` as the first step, and again when another request's fetch has changed the
-//! stored response.
+//! Called by `request` of the proxy as its first step, and again when another request's fetch has
+//! changed the stored response.
 //!
 //! Invariant: a variant is found only if its own vary row matches the request and the request
 //! accepts its content coding (an origin may negotiate it without saying so in Vary), or if the

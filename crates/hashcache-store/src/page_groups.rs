@@ -30,7 +30,8 @@
 //! buffers of Foxy (section 2.2.3). This needs no Referer, but also reads objects that were only
 //! fetched from the same server at the same time.
 //!
-//! Called by `request` when something is requested, and by `fetch` when a response is stored.
+//! Called by `request` of the proxy when something is requested, and by its `fetch` when a response
+//! is stored.
 //!
 //! Invariants: a wrong group costs only memory and reads. The client's address is part of the
 //! group and of what finds it, so a client that forges Referer spoils its own groups; a client that

@@ -1,7 +1,7 @@
 //! Purges: requested targets, and their translation for the engine.
 //!
-//! Called by `request` for the method PURGE and after unsafe methods, and by `admin` for `POST
-//! /-/purge`; calls the engine and `collapse`.
+//! Called by `request` of the proxy for the method PURGE and after unsafe methods, and by its
+//! `admin` for `POST /-/purge`; calls the engine and `collapse`.
 //!
 //! | target | in the engine |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! The content of a response on its way into the store: as it arrives, or in pages.
 //!
-//! Called by `fetch`. A [`PageWriter`] collects a page of content and packs it; the engine gets the
-//! stored form alone. Followers get content: see `follow`.
+//! Called by `fetch` of the proxy. A [`PageWriter`] collects a page of content and packs it; the
+//! engine gets the stored form alone. Followers get content: see `follow`.
 //!
 //! Invariants: content in pages is committed with its page table or not at all, and no part of it
 //! is kept as an incomplete object, because the origin could not fill its holes.

@@ -1,8 +1,8 @@
 //! From an authority to a connected socket: resolve, check, race.
 //!
-//! Called by `Upstream` for requests, and by `connect` for `CONNECT`. Addresses are tried in order,
-//! each a quarter of a second after the one before, or as soon as that one has failed (a reduced
-//! RFC 8305).
+//! Called by `Upstream` for requests, and by `connect` of the proxy for `CONNECT`. Addresses are
+//! tried in order, each a quarter of a second after the one before, or as soon as that one has
+//! failed (a reduced RFC 8305).
 //!
 //! Invariant: the checked address is the address handed to the kernel. A name is checked only
 //! beside its address, and only for domains that a fixed name server knows (`own_domain`).

@@ -1,10 +1,10 @@
 //! The protocols of clients: HTTP/1.1, and HTTP/2 by hyper (`http2`).
 //!
-//! `server` hands every accepted socket to [`serve_connection`]. `serve` runs one exchange after
-//! the other on a `stream`, which reads each request head (`head`), follows the framing of the body
-//! to the next head (`inbound`, `chunked`; `content` is what the service reads) and writes the
-//! response (`answer`). The connection's [`Cell`] passes the service what its `Request` does not
-//! contain.
+//! `server` of the proxy hands every accepted socket to [`serve_connection`]. `serve` runs one
+//! exchange after the other on a `stream`, which reads each request head (`head`), follows the
+//! framing of the body to the next head (`inbound`, `chunked`; `content` is what the service reads)
+//! and writes the response (`answer`). The connection's [`Cell`] passes the service what its
+//! `Request` does not contain.
 //!
 //! ```text
 //!   socket ──▶ stream ──▶ inbound ──▶ head ──────▶ Cell::next_head ──▶ service

@@ -1,8 +1,8 @@
 //! One client's HTTP/1.1 connection from its first byte to its last.
 //!
-//! Called by `server` for every connection. Reads requests from a `stream`, calls the service, and
-//! writes its response (`answer`); handles deadlines, aborts, upgrades. Closes in such a way that
-//! the client can read everything that was sent.
+//! Called by `server` of the proxy for every connection. Reads requests from a `stream`, calls the
+//! service, and writes its response (`answer`); handles deadlines, aborts, upgrades. Closes in such
+//! a way that the client can read everything that was sent.
 //!
 //! Invariant: one request at a time; the next is read when the response before it was sent. Cost:
 //! an idle connection has no buffer, and memory of the budget only while a request is served.

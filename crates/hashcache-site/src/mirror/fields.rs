@@ -13,8 +13,8 @@
 //! | Range, If-Range, If-Modified-Since | none | `Accept-Ranges: none` |
 //! | Location | | rewritten, in every response of a mirror |
 //!
-//! Called by `request::mirrored`. Invariant: a client gets a 304 only if its copy was made from the
-//! same response in the same way.
+//! Called by `request/mirrored` of the proxy. Invariant: a client gets a 304 only if its copy was
+//! made from the same response in the same way.
 
 use hashcache_base::failure::Failure;
 use hashcache_http::EntityTag;

@@ -11,7 +11,7 @@
 //!                 Links: our name for a target ◀── json, html ◀── content ◀┘
 //! ```
 //!
-//! Called by `request::mirrored`; knows no connection and no store.
+//! Called by `request/mirrored` of the proxy; knows no connection and no store.
 //!
 //! Invariant: only resources below a base, or below a place for files that the operator has listed
 //! for it, are ever fetched; no part of a client's URL or of a response can name others. The host

@@ -1,8 +1,8 @@
 //! The fields of requests and responses that say which of them are pages, and of which page the
 //! others are parts.
 //!
-//! Called by `page_groups`, and by `request` to find the objects that a parent names. Cost: reads
-//! three fields; a Referer is parsed only where its page matters.
+//! Called by `page_groups`, and by `request` of the proxy to find the objects that a parent names.
+//! Cost: reads three fields; a Referer is parsed only where its page matters.
 
 use hashcache_http::Target;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, REFERER};

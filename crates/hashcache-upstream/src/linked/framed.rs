@@ -1,6 +1,6 @@
 //! Responses on a link whose content is frames.
 //!
-//! Called by `retry` for each response of a parent.
+//! Called by `linked_requests` for each response of a parent.
 //!
 //! Invariant: the caller gets a response only when its first content was checked, or its end. What
 //! goes wrong before costs one more request: nothing was given to any client yet.

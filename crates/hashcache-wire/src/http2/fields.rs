@@ -1,9 +1,9 @@
 //! Fields and trailers of HTTP/2, on both sides.
 //!
-//! Called by `head` and `body` for messages of clients, and by `upstream` for those of origins. h2
-//! has refused what has another meaning in its own frames: connection fields, upper-case letters,
-//! misplaced pseudo-fields in a head. The rest would get another meaning in HTTP/1.1, where blanks
-//! around a value are no part of it and where a name is a token.
+//! Called by `head` and `body` for messages of clients, and by `hashcache-upstream` for those of
+//! origins. h2 has refused what has another meaning in its own frames: connection fields,
+//! upper-case letters, misplaced pseudo-fields in a head. The rest would get another meaning in
+//! HTTP/1.1, where blanks around a value are no part of it and where a name is a token.
 //!
 //! Invariant: a field that passes is the same field in HTTP/1.1.
 //! Cost: two bytes of each value, and the names that are not registered.

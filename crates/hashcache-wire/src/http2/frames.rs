@@ -1,7 +1,7 @@
 //! HTTP/2 frame boundaries, and the cost of frames.
 //!
-//! Used by `flow` for frames of clients and by `upstream/flood` for frames of origins; hyper and h2
-//! read the same bytes afterwards.
+//! Used by `flow` for frames of clients and by `flood` of `hashcache-upstream` for frames of
+//! origins; hyper and h2 read the same bytes afterwards.
 //!
 //! Cost: nine bytes examined per frame.
 

@@ -1,7 +1,7 @@
 //! HTTP/2 request heads: refuses those that hyper accepts and HTTP/1.1 would not.
 //!
-//! Called by `http2` for each head; the counterpart of `wire::head`. `h2` has read the frames and
-//! has reset streams with connection fields, upper-case names, a TE other than trailers, misplaced
+//! Called by `http2` for each head; the counterpart of `head`. `h2` has read the frames and has
+//! reset streams with connection fields, upper-case names, a TE other than trailers, misplaced
 //! pseudo-fields, or content of another length than declared.
 //!
 //! Invariant: an accepted request has one authority, in `Host`, and the same meaning when it is

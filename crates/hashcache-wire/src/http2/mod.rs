@@ -1,9 +1,9 @@
 //! One client's HTTP/2 connection: hyper frames it; this module adds checks, limits and accounting.
 //!
-//! Called by `server` instead of [`super::serve_connection`]. Each stream has a [`Cell`] of its
-//! own, so the service sees one exchange at a time, as in HTTP/1.1. [`head`] refuses the requests
-//! that `wire::head` would. Below hyper, [`flow`] reads the heads of frames: it limits frames that
-//! cost the client nothing, and reserves memory for what they make us hold.
+//! Called by `server` of the proxy instead of [`super::serve_connection`]. Each stream has a
+//! [`Cell`] of its own, so the service sees one exchange at a time, as in HTTP/1.1. [`head`]
+//! refuses the requests that `wire::head` would. Below hyper, [`flow`] reads the heads of frames:
+//! it limits frames that cost the client nothing, and reserves memory for what they make us hold.
 //!
 //! Invariants: a failed response ends with RST_STREAM, never with END_STREAM. A stream is reset if
 //! its client takes nothing for `progress_time`, or if its content stops arriving. A connection
