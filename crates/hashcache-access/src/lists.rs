@@ -1,7 +1,7 @@
 //! The lists of `[[list]]` in memory, read from their files and kept up to date.
 //!
-//! Loaded by `server` at the start and at a reload, and refreshed by it once a minute. A request
-//! asks only memory.
+//! Loaded by `server` of the proxy at the start and at a reload, and refreshed by it once a minute.
+//! A request asks only memory.
 //!
 //! Invariants: a list that cannot be read any more stays as it was, and so does one with a file
 //! that looks like a broken download. Each cause is warned about once, and at each reload. The

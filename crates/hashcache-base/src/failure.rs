@@ -2,7 +2,7 @@
 //!
 //! One value serves the error page, the access log, `Proxy-Status` (RFC 9209) and the metrics, so
 //! that the four never disagree. Made wherever a request can fail; read by `page`, `access_log` and
-//! `request`.
+//! `request` of the proxy.
 //!
 //! Invariant: the status of a failure is never a success.
 
@@ -62,7 +62,7 @@ pub struct RequestRateDenial {
 /// Why a request could not be answered as asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The request head was refused by `wire` or by the parse of its target.
+    /// The request head was refused by `hashcache-wire` or by the parse of its target.
     Refused {
         /// The status of the response, an error.
         status: StatusCode,

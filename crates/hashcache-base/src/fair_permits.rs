@@ -1,6 +1,7 @@
 //! Permits for a scarce resource that all clients use, such as threads: a fair queue.
 //!
-//! Used by `users` for checks of passwords and by `upstream/dns` for lookups of the system.
+//! Used by `users` of `hashcache-access` for checks of passwords and by `dns` of
+//! `hashcache-upstream` for lookups of the system.
 //!
 //! Invariants: no owner has more than its share of the permits, so with two or more of them one is
 //! left to others. Owners that wait get permits in turn, whatever number of requests each has

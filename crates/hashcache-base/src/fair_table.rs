@@ -5,10 +5,12 @@
 //! make the proxy forget all of it, again and again.
 //!
 //! Invariants: at most `rows_max` rows. A row belongs to the client whose request has added it, and
-//! to no other one later. When there is no room, the client with most rows loses the older half of
-//! its own; the clients of a child count as one first, because a child numbers them as it likes.
-//! Cost: a new row in a full table needs a pass over all rows, and removes half of the largest
-//! share: a single row, if no client has several.
+//! to no other one until it is over; it is as old as its last change. When there is no room, the
+//! client with most rows loses the older half of its own; the clients of a child count as one
+//! first, because a child numbers them as it likes. A client with less than a sixteenth of all rows
+//! does not fill the table: then as many of the oldest go, of its child if that has so many.
+//! Cost: a new row in a full table needs a pass over all rows, and makes room for at least a
+//! thirty-second of them.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -29,7 +31,7 @@ pub struct FairTable<K, V> {
 struct Row<V> {
     value: V,
     client: Owner,
-    /// Rows are numbered as they come.
+    /// Rows are numbered anew as they are set.
     number: u64,
 }
 
@@ -59,29 +61,18 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.rows.get_mut(key).map(|row| &mut row.value)
+        let row = self.rows.get_mut(key)?;
+        row.number = next(&mut self.next_number);
+        Some(&mut row.value)
     }
 
     /// Sets the value of `key`; a new row belongs to `client`.
     pub fn insert(&mut self, key: K, value: V, client: Owner) {
-        if let Some(row) = self.rows.get_mut(&key) {
-            row.value = value;
-            return;
-        }
-        if self.rows.len() >= self.rows_max {
-            self.make_room();
-        }
-        let number = self.next_number;
-        self.next_number += 1;
-        let row = Row {
-            value,
-            client,
-            number,
-        };
-        self.rows.insert(key, row);
+        self.insert_unless_over(key, value, client, |_| false);
     }
 
-    /// The same for a table whose rows end: if there is no room, rows that are over go first.
+    /// The same for a table whose rows end: a row that is over counts as absent, and if there is no
+    /// room, such rows go first.
     pub fn insert_unless_over(
         &mut self,
         key: K,
@@ -89,10 +80,26 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
         client: Owner,
         is_over: impl Fn(&V) -> bool,
     ) {
-        if self.rows.len() >= self.rows_max && !self.rows.contains_key(&key) {
+        let number = next(&mut self.next_number);
+        if let Some(row) = self.rows.get_mut(&key) {
+            if is_over(&row.value) {
+                row.client = client;
+            }
+            (row.value, row.number) = (value, number);
+            return;
+        }
+        if self.rows.len() >= self.rows_max {
             self.rows.retain(|_, row| !is_over(&row.value));
         }
-        self.insert(key, value, client);
+        if self.rows.len() >= self.rows_max {
+            self.make_room();
+        }
+        let row = Row {
+            value,
+            client,
+            number,
+        };
+        self.rows.insert(key, row);
     }
 
     /// Removes the row of `key`.
@@ -118,21 +125,53 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
         let Some(client) = with_most(rows) else {
             return;
         };
-        let of_client = self.rows.values().filter(|row| row.client == client);
-        let mut numbers: Vec<u64> = of_client.map(|row| row.number).collect();
-        let middle = (numbers.len() - 1) / 2;
-        let (_, last_to_go, _) = numbers.select_nth_unstable(middle);
-        let last_to_go = *last_to_go;
-        self.rows
-            .retain(|_, row| row.client != client || row.number > last_to_go);
+        let part = self.rows_max / SMALL_PART;
+        let is_in_reach = |row: &Row<V>, reach| match reach {
+            Reach::Client => row.client == client,
+            Reach::Group => group(row.client) == group(client),
+            Reach::All => true,
+        };
+        for reach in [Reach::Client, Reach::Group, Reach::All] {
+            let rows = self.rows.values().filter(|row| is_in_reach(row, reach));
+            let mut numbers: Vec<u64> = rows.map(|row| row.number).collect();
+            if numbers.len() < part {
+                continue;
+            }
+            let count = match reach {
+                Reach::Client => numbers.len().div_ceil(2),
+                Reach::Group | Reach::All => part,
+            };
+            let (_, last_to_go, _) = numbers.select_nth_unstable(count - 1);
+            let last_to_go = *last_to_go;
+            self.rows
+                .retain(|_, row| !is_in_reach(row, reach) || row.number > last_to_go);
+            return;
+        }
     }
+}
+
+/// Whose rows make room.
+#[derive(Clone, Copy)]
+enum Reach {
+    Client,
+    /// All clients of a child.
+    Group,
+    All,
+}
+
+fn group(owner: Owner) -> Owner {
+    owner.map(Network::without_client)
+}
+
+fn next(number: &mut u64) -> u64 {
+    *number += 1;
+    *number
 }
 
 /// The client that makes room for others: the one with most of `rows`, of which each has its client
 /// and its age (the least is the oldest). The clients of a child are counted together first. Of
 /// several with as many rows, the one with the oldest; `None` only without rows.
 pub fn with_most<A: Copy + Ord>(rows: impl Iterator<Item = (Owner, A)> + Clone) -> Option<Owner> {
-    let group = |owner: Owner| owner.map(Network::without_client);
     let largest = most(rows.clone().map(|(client, age)| (group(client), age)))?;
     most(rows.filter(|(client, _)| group(*client) == largest))
 }
@@ -149,6 +188,9 @@ fn most<A: Copy + Ord>(rows: impl Iterator<Item = (Owner, A)>) -> Option<Owner> 
         .max_by_key(|(_, (count, oldest))| (*count, Reverse(*oldest)));
     most.map(|(owner, _)| owner)
 }
+
+/// A client with less than this part of all rows is not one that fills the table.
+const SMALL_PART: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -208,6 +250,44 @@ mod tests {
             table.insert(n, n, of_child(n));
         }
         assert!((0..4).all(|n| table.get(&n).is_some()));
+    }
+
+    #[test]
+    fn a_row_is_as_old_as_its_last_change() {
+        let mut table = FairTable::new(3);
+        for n in 1..=3 {
+            table.insert(n, n, address(n));
+        }
+        table.insert(1, 10, address(1));
+        *table.get_mut(&2).unwrap() = 20;
+        table.insert(4, 4, address(4));
+        assert_eq!(
+            [1, 2, 3, 4].map(|n| table.get(&n).copied()),
+            [Some(10), Some(20), None, Some(4)]
+        );
+    }
+
+    #[test]
+    fn many_clients_with_one_row_each_cost_no_pass_for_every_row() {
+        let max: u32 = 1_600;
+        let mut table = FairTable::new(1_600);
+        for n in 0..=max {
+            let [.., a, b] = n.to_be_bytes();
+            table.insert(n, (), Some(Network::of(IpAddr::from([198, 51, a, b]))));
+        }
+        assert_eq!(table.len(), 1_600 - 100 + 1);
+        assert!((100..=max).all(|n| table.get(&n).is_some()));
+    }
+
+    #[test]
+    fn a_row_that_is_over_belongs_to_the_client_that_sets_it_again() {
+        let mut table = FairTable::new(MAX);
+        table.insert_unless_over(0, true, address(1), |is_over| *is_over);
+        table.insert_unless_over(0, false, address(2), |is_over| *is_over);
+        for n in 1_000..2_000 {
+            table.insert(n, false, address(2));
+        }
+        assert_eq!(table.get(&0), None);
     }
 
     #[test]

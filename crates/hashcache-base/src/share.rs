@@ -1,8 +1,9 @@
 //! Limits on one client's share of common resources: memory and unfinished request heads here,
-//! connections to origins in `upstream/permits`.
+//! connections to origins in `permits` of `hashcache-upstream`.
 //!
-//! `server` makes an [`Allowance`] for each accepted connection. `wire` reserves memory through it
-//! and registers unfinished heads. `request` hands the [`Share`] on to `upstream`.
+//! `server` of the proxy makes an [`Allowance`] for each accepted connection. `hashcache-wire`
+//! reserves memory through it and registers unfinished heads. `request` of the proxy hands the
+//! [`Share`] on to `hashcache-upstream`.
 //!
 //! Invariants: the connections of one [`Network`] never hold more memory than `client_share` of the
 //! budget. All unfinished heads together hold at most half of the budget: beyond that the client

@@ -1,7 +1,7 @@
 //! Small state files beside the cache, which a restart reads.
 //!
-//! Called by `clock`, `tls::verified_hosts` and `link/chunk_tables`; `admin/purge` opens the
-//! token file with it, and `history/file` its file.
+//! Called by `clock`, `tls::verified_hosts` and `chunk_tables` of `hashcache-link`; `admin/token`
+//! of the proxy opens the token file with it, and its `history/file` its file.
 //!
 //! Invariant: a file is replaced as a whole or not at all, and only its owner can read it: it shows
 //! which sites people have used. Cost: one file made, synced and renamed.

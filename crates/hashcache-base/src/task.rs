@@ -1,8 +1,8 @@
 //! Starts tasks, each in a box.
 //!
 //! tokio has code of 3 kB for each type of future that is started. The futures here all have one
-//! type, so the binary has this code once. `wire::http2` starts the tasks of streams without a box:
-//! there is one for each request.
+//! type, so the binary has this code once. `http2` of `hashcache-wire` starts the tasks of streams
+//! without a box: there is one for each request.
 //!
 //! Cost: an allocation for each task.
 

@@ -64,7 +64,7 @@ fn without_h2(filter: Targets) -> Targets {
 
 fn unreadable(reason: &str) -> Fault {
     Fault::new(format!("{RUST_LOG}: {reason}"))
-        .hint("write it as `debug` or `hashcache_proxy=trace,info`")
+        .hint("write it as `debug` or `hashcache=trace,info`")
 }
 
 #[cfg(test)]

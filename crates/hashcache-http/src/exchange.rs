@@ -39,10 +39,7 @@ impl Exchange<'_> {
     /// The kinds of the request's fields, without those that the response varies by, and those that
     /// the operator calls `harmless`.
     pub(crate) fn kinds(&self, harmless: &[HeaderName]) -> FieldKinds {
-        let varied = match Vary::parse(self.response) {
-            Vary::Fields(names) => names,
-            Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
-        };
+        let varied = Vary::parse(self.response).into_names();
         FieldKinds::of(self.request, self.exempt, &varied, harmless)
     }
 }

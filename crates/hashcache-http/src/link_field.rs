@@ -15,8 +15,8 @@
 //!
 //! `c` lets the parent be fair among the clients of one child; it says nothing else about them, and
 //! nothing on another link. A request without it is of a child that does not number its clients:
-//! all of those count as one. `n` names the request in acknowledgements (`hashcache-proxy`,
-//! `link/turns`).
+//! all of those count as one. `n` names the request in acknowledgements (`turns` of
+//! `hashcache-link`).
 //!
 //! The proxy adds and removes both at the ends of a link. They belong to that connection and are
 //! never forwarded: `take` removes the field whoever sent it, and the caller decides whether it

@@ -24,7 +24,7 @@
 //! | like an override | X-Source-Host, X-URL … | the same, or a field of an application |
 //! | unknown | all others | |
 
-use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use http::header::{HeaderMap, HeaderName, HeaderValue, ORIGIN};
 
 /// The kinds of fields that a request has, as flags. The stored facts of a response keep them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +77,7 @@ impl FieldKinds {
                 FieldKind::Unknown => (FieldKinds::UNKNOWN, none),
             };
             kinds = kinds.and(always);
-            if !exempt.has(name, request) && !varied.contains(name) {
+            if !exempt.has(name) && !varied.contains(name) {
                 kinds = kinds.and(flag);
             }
         }
@@ -112,19 +112,19 @@ pub struct Exempt<'a> {
     /// The fields whose values are part of the cache key.
     pub keyed: &'a [HeaderName],
     /// Whether a proxy that the operator trusts has sent the request: then its statements about the
-    /// client, and about the URL that the client used, are true. What it says of the scheme in
-    /// fields of its own (`CF-Visitor`) counts only beside `X-Forwarded-Proto` or `Forwarded`,
-    /// which the key is made of.
+    /// client, and about the URL that the client used, are true.
     pub by_front: bool,
+    /// Whether it has said the scheme in a field that the key is made of (`X-Forwarded-Proto`,
+    /// `Forwarded`). If not, what it says of the scheme in fields of its own (`CF-Visitor`) does
+    /// not count: the response would answer requests of the other scheme.
+    pub front_named_scheme: bool,
 }
 
 impl Exempt<'_> {
-    /// Whether the field `name` of `request` counts as harmless.
-    fn has(&self, name: &HeaderName, request: &HeaderMap) -> bool {
+    /// Whether the field `name` counts as harmless.
+    fn has(&self, name: &HeaderName) -> bool {
         let by_front = || match SCHEMES.binary_search(&name.as_str()) {
-            // The cache key takes the scheme from these two fields only: a response that another
-            // field has shaped would answer requests of the other scheme.
-            Ok(_) => request.contains_key(X_FORWARDED_PROTO) || request.contains_key(FORWARDED),
+            Ok(_) => self.front_named_scheme,
             Err(_) => is_of_front(name.as_str()),
         };
         self.keyed.contains(name) || self.by_front && by_front()
@@ -148,7 +148,7 @@ pub fn unknown_field<'a>(
     let mut names = request.iter().filter(|(name, value)| {
         let kind = kind_of(name.as_str(), value);
         let is_unknown = matches!(kind, FieldKind::Unknown | FieldKind::LikeOverride);
-        is_unknown && !exempt.has(name, request) && !harmless.contains(name)
+        is_unknown && !exempt.has(name) && !harmless.contains(name)
     });
     names.next().map(|(name, _)| name)
 }
@@ -159,7 +159,7 @@ pub fn overrides<'a>(
     exempt: Exempt<'a>,
 ) -> impl Iterator<Item = &'a HeaderName> {
     let is_override = move |(name, value): &(&HeaderName, &HeaderValue)| {
-        is_override(name.as_str(), value) && !exempt.has(name, request)
+        is_override(name.as_str(), value) && !exempt.has(name)
     };
     request.iter().filter(is_override).map(|(name, _)| name)
 }
@@ -615,8 +615,6 @@ const SCHEMES: [&str; 11] = [
     "x-url-scheme",
 ];
 
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-
 /// Fields with which front proxies name the user of the client or its certificate (RFC 9440),
 /// sorted.
 const USERS: [&str; 9] = [
@@ -809,12 +807,15 @@ mod tests {
         assert!(!has_override(&of_front, by_front));
         assert!(has_override(&fields(&[("x-original-url", "/a")]), by_front));
         // The scheme in words that the key is not made of.
+        let named_scheme = Exempt {
+            front_named_scheme: true,
+            ..by_front
+        };
         for name in SCHEMES {
             let alone = fields(&[(name, "https")]);
             assert!(has_override(&alone, by_front), "{name}");
-            let beside = fields(&[(name, "https"), ("x-forwarded-proto", "https")]);
-            assert!(!has_override(&beside, by_front), "{name}");
-            assert!(has_override(&beside, Exempt::default()), "{name}");
+            assert!(!has_override(&alone, named_scheme), "{name}");
+            assert!(has_override(&alone, Exempt::default()), "{name}");
         }
     }
 
@@ -843,7 +844,7 @@ mod tests {
         let (key, tenant) = (name("x-api-key"), name("x-tenant"));
         let keyed = Exempt {
             keyed: &key,
-            by_front: false,
+            ..Exempt::default()
         };
         let kinds = |exempt, varied: &[_], harmless: &[_]| {
             FieldKinds::of(&request, exempt, varied, harmless)

@@ -288,10 +288,7 @@ fn vary_row(exchange: &Exchange<'_>) -> Result<Option<VaryRow>, NotStored> {
 /// The row of an error whose lifetime nobody has stated. Any field may be the reason for the error,
 /// so it answers only requests with the same fields.
 fn negative_row(exchange: &Exchange<'_>) -> Result<VaryRow, NotStored> {
-    let names = match Vary::parse(exchange.response) {
-        Vary::Fields(names) => names,
-        _ => Vec::new(),
-    };
+    let names = Vary::parse(exchange.response).into_names();
     let row = VaryRow::select_all_fields(&names, exchange.request);
     row.ok_or(NotStored::VaryTooWide)
 }

@@ -66,6 +66,14 @@ impl Vary {
             false => Vary::Fields(names),
         }
     }
+
+    /// The fields that it names, if those are all that the response depends on; none otherwise.
+    pub fn into_names(self) -> Vec<HeaderName> {
+        match self {
+            Vary::Fields(names) => names,
+            Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
+        }
+    }
 }
 
 /// Whether an origin may get another value of this request field than the client sent, because a

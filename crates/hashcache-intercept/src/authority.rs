@@ -183,7 +183,7 @@ impl CertificateAuthority {
     pub const NAME_CHARS: usize = 64 - INTERMEDIATE.len();
 
     /// Memory for cached leaves, bytes: some 1,500 of them.
-    pub const LEAVES_BYTES: u64 = 2 << 20;
+    const LEAVES_BYTES: u64 = 2 << 20;
 
     /// Makes a new authority and writes it to `directory`, which must be empty or missing.
     ///
@@ -307,7 +307,7 @@ impl CertificateAuthority {
     ///
     /// Errors: `host` is not a DNS name, or not one that this authority may sign, or no time is
     /// left.
-    pub fn leaf(
+    pub(crate) fn leaf(
         &self,
         host: &str,
         no_later_than: SystemTime,
@@ -380,7 +380,7 @@ impl CertificateAuthority {
     }
 
     /// Whether it may sign for `host`.
-    pub fn permits(&self, host: &str) -> bool {
+    pub(crate) fn permits(&self, host: &str) -> bool {
         let Some(only) = &self.only else {
             return true;
         };
@@ -429,7 +429,8 @@ impl CertificateAuthority {
     }
 
     /// Memory of the cached leaves, bytes; at most [`Self::LEAVES_BYTES`].
-    pub fn leaves_bytes(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn leaves_bytes(&self) -> u64 {
         self.leaves().bytes()
     }
 

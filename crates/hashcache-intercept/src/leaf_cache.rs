@@ -75,6 +75,7 @@ impl LeafCache {
     }
 
     /// Memory of all entries, bytes.
+    #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }

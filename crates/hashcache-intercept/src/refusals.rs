@@ -1,8 +1,8 @@
 //! Programs that refuse our certificates, learned by trying: they get a tunnel.
 //!
-//! `connect/intercepted` asks after the peek, and reports the handshake and the requests after it.
-//! A row stands for one program (by its ClientHello) on one client, for one host: other programs on
-//! that client keep their hits.
+//! `connect/intercepted` of the proxy asks after the peek, and reports the handshake and the
+//! requests after it. A row stands for one program (by its ClientHello) on one client, for one
+//! host: other programs on that client keep their hits.
 //!
 //! ```text
 //!            refused            refused within 10 min            term over

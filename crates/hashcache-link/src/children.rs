@@ -1,7 +1,7 @@
 //! The children that are connected to this parent, and the connections whose key is not known yet,
 //! because they are in their handshake.
 //!
-//! `server/link_listener` enters both; `status` shows the children.
+//! `server/link_listener` of the proxy enters both; its `server/links` shows the children.
 //!
 //! Invariants: at most `STRANGERS_MAX` connections are in their handshake. When they are full,
 //! the network with the most of them loses its oldest, so strangers that connect and stay silent do

@@ -2,8 +2,8 @@
 //!
 //! The child offers `v=1, chunks, window=N`; a parent that takes the offer answers `v=1, chunks,
 //! window=N, key=:BASE64:`. A parent that does not know the field, or the version, answers without
-//! it, and the stream is a tunnel that passes unchanged. `connect` reads the offer,
-//! `upstream/linked` sends it. The form is a dictionary of RFC 8941.
+//! it, and the stream is a tunnel that passes unchanged. `connect` of the proxy reads the offer,
+//! `linked` of `hashcache-upstream` sends it. The form is a dictionary of RFC 8941.
 //!
 //! Invariant: a field in any other form counts as no offer and no answer.
 

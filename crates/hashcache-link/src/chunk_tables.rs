@@ -1,8 +1,8 @@
 //! What the other box of each pair has of chunks: a table for each parent and each child.
 //!
-//! `connect/chunked` and `server/forward_listener` take a table for each stream; `server` reads
-//! them from a file at the start and writes them at the end. A table that is lost or wrong costs
-//! bytes on the link and nothing else, so the file has no check.
+//! `connect` and `server/forward_listener` of the proxy take a table for each stream; its `server`
+//! reads them from a file at the start and writes them at the end. A table that is lost or wrong
+//! costs bytes on the link and nothing else, so the file has no check.
 //!
 //! Invariants: memory of a table is reserved as long as it exists. A table is used with one key
 //! only: a parent with another key has other names.

@@ -1,7 +1,8 @@
 //! How a child uses its link for one request.
 //!
-//! `fetch` decides by the request and by what is stored; `upstream/linked` carries it out where the
-//! next hop is a parent with a pin. Other hops never see any of it.
+//! `fetch` of the proxy decides by the request and by what is stored; `linked_requests` of
+//! `hashcache-upstream` carries it out where the next hop is a parent with a pin. Other hops never
+//! see any of it.
 //!
 //! Invariant: a request that takes no part passes as it came: its client's `Accept-Encoding` stays,
 //! and the response arrives as the origin sent it. These are requests with Authorization, requests

@@ -1,6 +1,7 @@
 //! The content of a request on its way from a core to the thread that drives the link.
 //!
-//! `upstream/linked` sends frames into a [`LinkContent`], which hyper polls on the other thread.
+//! `linked` of `hashcache-upstream` sends frames into a [`LinkContent`], which hyper polls on the
+//! other thread.
 //!
 //! Invariant: content whose sender was dropped before the end is an error, never a short body that
 //! looks whole. Cost: one frame waits in the channel.

@@ -1,6 +1,6 @@
 //! What is counted of a link, at either end.
 //!
-//! Sockets and streams count here, on whatever thread they are; `status` and `/metrics` read.
+//! Sockets and streams count here, on whatever thread they are; `server/links` of the proxy reads.
 //!
 //! Cost: one atomic operation and one lock per read or write of the socket, two atomic operations
 //! per stream.

@@ -1,8 +1,8 @@
 //! Hints: which other objects a page has, as the clients of a parent have asked for them.
 //!
-//! `request/linked` of a parent notes the objects and names them to a child that asks for the page.
-//! At the child, `upstream/linked` finds the names in a response, and `fetch/hinted` asks for those
-//! that it lacks.
+//! At a parent, `request/linked` of the proxy notes the objects and names them to a child that asks
+//! for the page. At the child, `linked_requests` of `hashcache-upstream` finds the names in a
+//! response, and `fetch/hinted` of the proxy asks for those that it lacks.
 //!
 //! An object belongs to the page that its Referer names, or, where that is itself an object of a
 //! page (a style sheet that needs a font), to that page.

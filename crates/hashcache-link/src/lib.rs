@@ -9,9 +9,9 @@
 //! (`dictionary`, `named`), what was sent to a child (`sent_to`) and for which page (`hints`), the
 //! bytes of tunnels (`pieces`), and the parent's list of connected children (`children`). For
 //! streams that are coded in chunks it has the setting (`forward`), the field that offers them
-//! (`chunk_field`), and what each pair of boxes knows of the other's chunks (`chunk_tables`). In
-//! the proxy, `upstream/linked` makes the connection and sends requests on it, `server/links` keeps
-//! it open, and `server/link_listener` accepts children.
+//! (`chunk_field`), and what each pair of boxes knows of the other's chunks (`chunk_tables`).
+//! `linked` of `hashcache-upstream` makes the connection and `linked_requests` sends requests on
+//! it; `server/links` of the proxy keeps it open, and its `server/link_listener` accepts children.
 //!
 //! Invariants: no byte of a request leaves before the other side has proved that it has the pinned
 //! key. No session is resumed, so every connection proves it again. A child uses one connection for
@@ -98,8 +98,8 @@ pub const fn tunnels_of(streams: usize) -> usize {
 /// there is in the kernel, and the windows bound it.
 pub const SEND_BUFFER: usize = 8 << 10;
 /// Memory of a tunnel that is full in both directions: a piece that waits for its turn in hyper,
-/// two in its channel, those in h2 with one too many, and 16 KiB that `connect/tunnel` has read for
-/// either side. What was received is in the windows.
+/// two in its channel, those in h2 with one too many, and 16 KiB that `connect/tunnel` of the proxy
+/// has read for either side. What was received is in the windows.
 pub const TUNNEL_BYTES: u64 = (4 * pieces::PIECE_BYTES + SEND_BUFFER + (32 << 10)) as u64;
 
 /// Sets the options of a link's socket.

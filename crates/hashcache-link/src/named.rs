@@ -1,7 +1,8 @@
 //! Dictionaries that a parent names: what the child looks up, and how often it finds them.
 //!
-//! `fetch` makes the lookup, which knows the store; `upstream/linked` carries it out when a
-//! response names a dictionary, and notes the result in the link.
+//! `fetch` of the proxy makes the lookup, which knows the store; `linked/framed` of
+//! `hashcache-upstream` carries it out when a response names a dictionary, and notes the result in
+//! the link.
 //!
 //! Invariant: a parent that names what is not there costs one round trip for at most one in
 //! `WINDOW` / `MISSED_MAX` responses; beyond that it may name none for `PAUSE`.

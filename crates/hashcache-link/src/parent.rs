@@ -1,7 +1,8 @@
 //! The child's handle of its link to one parent.
 //!
-//! A part of `Peer`, so all cores share it. The thread of `server/links` puts the open connection
-//! in ([`ParentLink::opened`]); requests and tunnels take a stream of it ([`ParentLink::stream`]).
+//! A part of `Peer` of `hashcache-upstream`, so all cores share it. The thread of `server/links` of
+//! the proxy puts the open connection in ([`ParentLink::opened`]); requests and tunnels take a
+//! stream of it ([`ParentLink::stream`]).
 //!
 //! Invariants: a stream is given out only on a connection that the parent has accepted. A caller
 //! waits for the attempt that is being made, never for a later one, so it hears of a failure at

@@ -1,10 +1,10 @@
 //! The bytes of a tunnel in a stream of a link: pieces with their length before each, and a mark at
 //! the end of each direction.
 //!
-//! Used at both ends, above hyper: by `wire/http2/tunnel` on the parent and `upstream/channel` on
-//! the child. hyper ends the stream of a tunnel in the same way when its owner has finished and
-//! when its owner is gone, and takes a reset by the other side (CANCEL) for an end. So the end of
-//! the stream alone says nothing.
+//! Used at both ends, above hyper: by `http2/tunnel` of `hashcache-wire` on the parent and
+//! `channel` of `hashcache-upstream` on the child. hyper ends the stream of a tunnel in the same
+//! way when its owner has finished and when its owner is gone, and takes a reset by the other side
+//! (CANCEL) for an end. So the end of the stream alone says nothing.
 //!
 //! | bytes | meaning |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! What a parent has sent to one child, found by its content.
 //!
-//! `children` keeps one table per pin; `request/framed` asks it for a dictionary when it has seen
-//! the beginning of a response, and enters a response when it has sent all of it.
+//! `children` keeps one table per pin; `request/framed` of the proxy asks it for a dictionary when
+//! it has seen the beginning of a response, and enters a response when it has sent all of it.
 //!
 //! Invariants: only responses that a shared cache may store are entered, and a response finds those
 //! of its own origin only. The table is lost at a restart, which costs bytes alone.

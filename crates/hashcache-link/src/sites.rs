@@ -1,7 +1,7 @@
 //! How many bytes a link has saved, by the host of the content.
 //!
-//! `request/framed` at the parent and `upstream/unframe` at the child note each response when it
-//! ends; the status of a link shows the hosts with the largest savings.
+//! `request/framed` of the proxy at the parent and `unframe` of `hashcache-upstream` at the child
+//! note each response when it ends; the status of a link shows the hosts with the largest savings.
 //!
 //! Invariant: at most [`HOSTS_MAX`] hosts are known. A new one takes the place of the one that has
 //! saved least, so a client that asks for many hosts does not remove those that matter.

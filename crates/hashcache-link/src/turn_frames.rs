@@ -10,8 +10,9 @@
 //! Numbers have their most significant byte first. The type is not registered, and an end that does
 //! not know it ignores such frames (RFC 9113, sections 4.1 and 5.5).
 //!
-//! Used at both ends, below hyper: by `wire/http2/flow` on the parent, by `upstream/linked` on the
-//! child. hyper does not see what is written here; what is read passes to it, and h2 drops it.
+//! Used at both ends, below hyper: by `http2/flow` of `hashcache-wire` on the parent, by `linked`
+//! of `hashcache-upstream` on the child. hyper does not see what is written here; what is read
+//! passes to it, and h2 drops it.
 //!
 //! Invariants: a frame is written only between two frames of hyper, outside of a field block, and
 //! after the first one, which is SETTINGS. Frames that are not understood count for nothing.

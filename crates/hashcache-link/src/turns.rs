@@ -8,8 +8,8 @@
 //! the numbers that the child gives to its requests (`Hashcache-Link`, `c` and `n`), in frames of
 //! their own (`turn_frames`), and senders wait for their turn here.
 //!
-//! Used at both ends: by `wire/http2` on the parent, and by `upstream/linked` and
-//! `upstream/channel` on the child.
+//! Used at both ends: by `http2` of `hashcache-wire` on the parent, and by `linked` and `channel`
+//! of `hashcache-upstream` on the child.
 //!
 //! Invariants: bytes without an acknowledgement stay below the window, whatever one client does: a
 //! client may have a third of what all clients leave free, so each further client finds room. A

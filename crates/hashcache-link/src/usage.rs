@@ -1,6 +1,7 @@
 //! What coding on a link saves and costs: counters for operators, and the values in the access log.
 //!
-//! Counted by `request/framed` at the parent and `upstream/unframe` at the child.
+//! Counted by `request/framed` of the proxy at the parent and `unframe` of `hashcache-upstream` at
+//! the child.
 //!
 //! Cost: a few atomic operations per response.
 

@@ -3,8 +3,7 @@
 //! Each worker has a block of its own, so counting is an uncontended relaxed addition. `exposition`
 //! sums the blocks, and also reads the engine, the clock and the access log. To add a metric, add a
 //! counter here and a row to one of the lists of figures: `figures`, `peers`, `origins`, `links`,
-//! `quotas`. Called by `request`,
-//! `fetch`, `connect`, `server` and `wire`; served by `admin`.
+//! `quotas`. Called by `request`, `fetch`, `connect` and `server`; served by `admin`.
 //!
 //! Invariant: every request is counted once, by its log entry, and every fetched byte once, by the
 //! fetch. A tunnel's bytes are counted separately, because none of them could have been a hit.

@@ -1,7 +1,7 @@
 //! What the origins of a site did, in numbers, for `/metrics`.
 //!
-//! `live` counts here, `metrics` reads. An origin keeps its numbers over a reload, also where its
-//! site changed.
+//! `live` counts here, `metrics` of the proxy reads. An origin keeps its numbers over a reload,
+//! also where its site changed.
 //!
 //! Cost: a few relaxed additions per forwarded request; none per hit.
 

@@ -12,7 +12,7 @@
 //! processor time.
 //!
 //! Text that a box with a link has stored in pages is given in zstd without an encoder
-//! (`request/hit`), with the fields that are made here.
+//! (`request/stored_form` of the proxy), with the fields that are made here.
 //!
 //! zstd is missing among the codings of sites. Of the encoders without C, `ruzstd` compresses worse
 //! than gzip at its fastest, takes a content only as a whole and has one level (numbers in

@@ -24,6 +24,8 @@ pub struct Forwarding {
     pub(crate) proxies: Vec<IpAddr>,
     /// The scheme that the client used.
     pub scheme: Scheme,
+    /// Whether a trusted proxy says it; if not, it is that of the connection.
+    pub(crate) names_scheme: bool,
     /// The host that the client named, if a trusted proxy says so.
     pub host: Option<Authority>,
     /// Whether the peer may speak for others.
@@ -59,6 +61,7 @@ impl Forwarding {
             client: peer,
             proxies: Vec::new(),
             scheme,
+            names_scheme: false,
             host: None,
             speaker,
         };
@@ -94,6 +97,7 @@ impl Forwarding {
             client,
             proxies: way,
             scheme,
+            names_scheme: said.scheme.is_some(),
             host: host.and_then(|host| Authority::parse(host, scheme).ok()),
             speaker,
         }
@@ -385,6 +389,23 @@ mod tests {
             (read.scheme, read.host, read.proxies.len()),
             (Scheme::Http, None, 0)
         );
+    }
+
+    #[test]
+    fn the_scheme_is_that_of_the_connection_unless_a_trusted_proxy_names_it() {
+        for (lines, expected) in [
+            (&[("x-forwarded-proto", "https")][..], (Scheme::Https, true)),
+            (
+                &[("forwarded", "for=192.0.2.1;proto=https")],
+                (Scheme::Https, true),
+            ),
+            (&[("x-forwarded-proto", "gopher")], (Scheme::Http, false)),
+            (&[("x-forwarded-for", "192.0.2.1")], (Scheme::Http, false)),
+            (&[], (Scheme::Http, false)),
+        ] {
+            let read = read(lines);
+            assert_eq!((read.scheme, read.names_scheme), expected, "{lines:?}");
+        }
     }
 
     #[test]

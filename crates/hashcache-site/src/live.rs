@@ -1,12 +1,12 @@
 //! The sites of the configuration in effect, with what is known about their origins.
 //!
-//! `worker` has one [`LiveSite`] per site, shared by all cores; `request` makes a [`SiteRequest`]
-//! per request, and `fetch::ask` reports to it what the origins did.
+//! `worker` of the proxy has one [`LiveSite`] per site, shared by all cores; its `request` makes a
+//! [`SiteRequest`] per request, and its `fetch/ask` reports to it what the origins did.
 //!
-//! Two fields of our own lead from `request` through the store and back, and are never sent to
-//! anyone: `KEY` carries the values of the cache key rules, as a field that `Vary` names, so that
-//! a purge of the URL finds all of them; [`ORIGIN`] says which origin a stored response is from,
-//! because the entity tags of two servers may differ.
+//! Two fields of our own lead from `request` of the proxy through the store and back, and are never
+//! sent to anyone: `KEY` carries the values of the cache key rules, as a field that `Vary` names,
+//! so that a purge of the URL finds all of them; [`ORIGIN`] says which origin a stored response is
+//! from, because the entity tags of two servers may differ.
 //!
 //! Invariant: the retries of a site are at most a fifth of its requests, beside those of requests
 //! that waited for an origin which is out of service now.
@@ -388,6 +388,7 @@ impl SiteRequest {
         Exempt {
             keyed,
             by_front: self.forwarding.speaker == Speaker::Trusted,
+            front_named_scheme: self.forwarding.names_scheme,
         }
     }
 

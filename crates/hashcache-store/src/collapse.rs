@@ -556,6 +556,14 @@ impl Leader {
         shard
             .unshareable
             .insert_unless_over(self.key[..].into(), until, Some(from.0), is_over);
+        drop(shard);
+        self.for_one(requester);
+    }
+
+    /// The response to this request is for its client alone, which says nothing about that to the
+    /// next one. A leader of an earlier kind may still have one for all.
+    pub fn for_one(self, requester: Requester) {
+        let shard = self.collapse.shard(&self.key);
         let entry = shard.fetches.get(&self.key);
         let has_plainer_leader = entry.is_some_and(|entry| {
             Arc::ptr_eq(&entry.round, &self.round) && entry.requester < requester

@@ -1,9 +1,10 @@
 //! Followers of content that is being stored, which get content also where it is stored in pages.
 //!
-//! Made by `put`, read by `request`. For content in pages, [`PageStream`] holds what the engine
-//! does not have in plain: the page that is not full, and the page before it. A follower that keeps
-//! up reads these; one that is further behind unpacks the stored form, which the engine reads from
-//! memory or from the disk. So a slow follower takes no memory and does not slow the others down.
+//! Made by `put`, read by `request` of the proxy. For content in pages, [`PageStream`] holds what
+//! the engine does not have in plain: the page that is not full, and the page before it. A follower
+//! that keeps up reads these; one that is further behind unpacks the stored form, which the engine
+//! reads from memory or from the disk. So a slow follower takes no memory and does not slow the
+//! others down.
 //!
 //! Invariant: as in the engine, a follower ends with exactly one of "complete" and
 //! [`ReadError::Aborted`].

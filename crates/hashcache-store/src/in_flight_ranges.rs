@@ -18,7 +18,7 @@
 //! The engine keeps versions apart: a range is written by a filler of the hit that it was claimed
 //! for, under that hit's version, and is followed and read under that version alone. If the object
 //! was replaced or removed meanwhile, only responses that are still sent from the old version find
-//! the range. `fetch::range_fetch` checks whether upstream's bytes are of that version.
+//! the range. `fetch/range_fetch` of the proxy checks whether upstream's bytes are of that version.
 //!
 //! Some origins ignore Range and send all of the content each time, so every further range would
 //! transfer the whole object again. Their keys are remembered for a while.

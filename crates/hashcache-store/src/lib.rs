@@ -33,7 +33,7 @@ pub mod collapse;
 pub mod content;
 pub mod follow;
 pub mod in_flight_ranges;
-pub mod look_up;
+mod look_up;
 pub mod not_stored;
 pub mod page_groups;
 mod pages;

@@ -1,6 +1,6 @@
 //! Why the latest responses that may not be stored are not stored, for operators who ask.
 //!
-//! `fetch` notes each such response; `explain` asks. Of a URL only a hash is kept.
+//! `fetch` of the proxy notes each such response; its `explain` asks. Of a URL only a hash is kept.
 //!
 //! Invariant: at most `ENTRIES_MAX` entries, some 64 KiB. Cost: a hash and a lock for a response
 //! that is not stored.

@@ -1,7 +1,7 @@
 //! Where a response is stored: under the cache key, or under a derived name as another variant.
 //!
-//! Made by `request` at lookup and handed to `fetch`, which may choose another place after it has
-//! seen the response.
+//! Made by `look_up`, and handed by `request` of the proxy to its `fetch`, which may choose another
+//! place after it has seen the response.
 //!
 //! Invariant: a derived name contains the nonce of its variant table. So all derived objects are
 //! lost when the object under the key is removed. Cost: a name; none for a clone.

@@ -1,7 +1,7 @@
 //! Our own summary: a Bloom filter of what is stored, for peers.
 //!
-//! `peers/summary` builds it and keeps it up; `request/digest` serves it. The engine's threads
-//! report what they write to [`Summary::note`], which only queues.
+//! `peers/summary` of the proxy builds it and keeps it up; its `request/digest` serves it. The
+//! engine's threads report what they write to [`Summary::note`], which only queues.
 //!
 //! Bits are never cleared one by one: the engine cannot say what it evicts. Instead the filter is
 //! built anew from a scan, beside the old one, and takes its place.

@@ -51,7 +51,7 @@ fn begin(cache: &Cache, name: &[u8], length: Option<u64>) -> ContentWriter {
     ContentWriter::in_pages(writer, memory)
 }
 
-/// Adds content as `fetch` does.
+/// Adds content as `fetch` of the proxy does.
 fn write(writer: &mut ContentWriter, packer: &mut Packer, mut content: &[u8], end: IsEnd) {
     let ContentWriter::Pages(pages) = writer else {
         panic!("it is in pages")

@@ -1,7 +1,7 @@
 //! Servers that want to be told by the PROXY protocol which client a connection is for.
 //!
-//! `Upstream` writes the header, of version 2, before any other byte, also of TLS. `server` reads
-//! such headers of load balancers (`server/proxy_protocol`).
+//! `Upstream` writes the header, of version 2, before any other byte, also of TLS.
+//! `server/proxy_protocol` of the proxy reads such headers of load balancers.
 //!
 //! Invariant: only servers that the operator has chosen are told. A connection with a header serves
 //! one request, because it tells one client; requests of the proxy itself say that they are its

@@ -5,7 +5,8 @@
 //! failed (a reduced RFC 8305).
 //!
 //! Invariant: the checked address is the address handed to the kernel. A name is checked only
-//! beside its address, and only for domains that a fixed name server knows (`own_domain`).
+//! beside its address, and only for domains that a fixed name server knows (`own_domain` of
+//! `hashcache-base`).
 //! Cost: one lookup, usually from memory, and one TCP handshake.
 
 use std::future::poll_fn;

@@ -1,9 +1,10 @@
 //! Paths and queries that `http::Uri` cannot hold: quotes, angle brackets, octets beside UTF-8.
 //!
-//! `fetch` and `request` set the target of each request with [`set_target`]. If the URI does not
-//! take it, it travels beside the URI, which is then `/`: `exchange` has it written in the place of
-//! that `/` on a connection in HTTP/1.1 (`http1`), and `linked` sends it to a parent in a field of
-//! its own. HTTP/2 to an origin is not used for such a request, because h2 writes what the URI has.
+//! `fetch` and `request` of the proxy set the target of each request with [`set_target`]. If the
+//! URI does not take it, it travels beside the URI, which is then `/`: `exchange` has it written in
+//! the place of that `/` on a connection in HTTP/1.1 (`http1`), and `linked` sends it to a parent
+//! in a field of its own. HTTP/2 to an origin is not used for such a request, because h2 writes
+//! what the URI has.
 //!
 //! Invariant: a request goes out with the octets that the client sent, or not at all.
 

@@ -2,12 +2,12 @@
 //! responses are served where RFC 9111 lets a disconnected cache serve them, and other requests
 //! fail at once.
 //!
-//! The operator says so (`admin`, settings), or with [`Offline::Auto`] failures to connect do,
-//! which `upstream/connect` reports. They only raise a doubt, because one client can name many
-//! origins that are down. `server/probes` then tries origins that were reached before, for
-//! different clients where there are any, and finds out when the line is back: also by the origins
-//! that `worker` refuses meanwhile, so that no client decides for all others. `worker` says which
-//! hops lie behind the line.
+//! The operator says so (`admin` of the proxy, settings), or with [`Offline::Auto`] failures to
+//! connect do, which `connect` reports. They only raise a doubt, because one client can name many
+//! origins that are down. `server/probes` of the proxy then tries origins that were reached before,
+//! for different clients where there are any, and finds out when the line is back: also by the
+//! origins that its `worker` refuses meanwhile, so that no client decides for all others. `worker`
+//! also says which hops lie behind the line.
 //!
 //! Invariants: only origins that clients have chosen are reported, and none of them inside the
 //! operator's own network. The line does not count as down before an origin was reached: without

@@ -1,8 +1,8 @@
 //! Peers: other caches through which this proxy fetches resources.
 //!
-//! Made from the settings at the start and at a reload; `route` chooses among them, `upstream`
-//! connects to them, `queries` asks them by ICP and HTCP and `peers` answers them. What a peer has
-//! stored, by its digest, is in `learned`.
+//! Made from the settings at the start and at a reload. `Upstream` connects to them; `route` of the
+//! proxy chooses among them, its `queries` asks them by ICP and HTCP and its `peers` answers them.
+//! What a peer has stored, by its digest, is in `learned`.
 //!
 //! Invariant: the credentials of a peer are sent to that peer alone, and neither they nor the
 //! secret of a key ever appear in a log.
@@ -87,7 +87,7 @@ pub enum PeerKind {
     /// What it has stored, and nothing else: it fetches nothing. Its digest, ICP or HTCP tells what
     /// it has.
     Sibling,
-    /// The URLs that it owns: another box of the same site, see `members`.
+    /// The URLs that it owns: another box of the same site, see `members` of the proxy.
     Member,
 }
 
@@ -424,9 +424,9 @@ impl Peer {
     }
 }
 
-/// Wakes the task that probes peers (`server/probes`): a peer is in doubt or down, its digest is to
-/// be fetched at once, or there are other peers. Proxies of one process share it, and look at their
-/// peers more often than they need.
+/// Wakes the task that probes peers (`server/probes` of the proxy): a peer is in doubt or down, its
+/// digest is to be fetched at once, or there are other peers. Proxies of one process share it, and
+/// look at their peers more often than they need.
 pub static PROBE_DUE: Notify = Notify::const_new();
 
 /// Whether a peer answers. It is down after one refused connection, after `FAILURES_DOWN` other

@@ -1,10 +1,10 @@
 //! Connections to upstream that belong to one client connection, because a client has logged in on
 //! them (NTLM, Negotiate; see `hashcache_http::logs_in_connection`).
 //!
-//! Each client connection has a table, [`Pins`]. `request/pass` takes a [`Turn`] in it for every
-//! request that has such a login or follows one; `Upstream::try_send` sends that request on the
-//! connection of the turn, and `ResponseBody` puts it back there. A response that only offers such
-//! a login leaves its connection here too, for the handshake.
+//! Each client connection has a table, [`Pins`]. `request/pass` of the proxy takes a [`Turn`] in it
+//! for every request that has such a login or follows one; `Upstream::try_send` sends that request
+//! on the connection of the turn, and `ResponseBody` puts it back there. A response that only
+//! offers such a login leaves its connection here too, for the handshake.
 //!
 //! Invariants: a connection that comes here never returns to the pool, and leaves the table only to
 //! be closed, at the latest with the client connection. It serves one request at a time. A message

@@ -18,9 +18,8 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use hashcache_base::failure::Failure;
-use hashcache_base::fair_table::with_most;
+use hashcache_base::fair_table::{Owner, with_most};
 use hashcache_base::limits::Limits;
-use hashcache_base::share::Network;
 use hashcache_base::task::spawn_local;
 use hashcache_link::TURN_TIME;
 use tokio::time::{Instant, sleep_until};
@@ -42,6 +41,8 @@ pub(super) struct UpstreamConn {
     pub(super) meter: Meter,
     pub(super) peer: SocketAddr,
     gateway: Option<GatewayFailure>,
+    /// Whose request it had carried when it became idle for the first time.
+    owner: Option<Owner>,
 }
 
 /// What requests are sent on.
@@ -70,6 +71,7 @@ impl UpstreamConn {
             meter,
             peer,
             gateway,
+            owner: None,
         }
     }
 
@@ -81,6 +83,7 @@ impl UpstreamConn {
             meter: Meter::new(),
             peer,
             gateway: None,
+            owner: None,
         }
     }
 
@@ -92,6 +95,7 @@ impl UpstreamConn {
             meter: Meter::new(),
             peer,
             gateway: None,
+            owner: None,
         }
     }
 
@@ -177,7 +181,7 @@ impl UpstreamConn {
     }
 
     /// The response is complete. Whether the connection may be kept, in HTTP/1.1: others are shared
-    /// and kept by `http2` and `link`.
+    /// and kept by `http2` and by `parent` of `hashcache-link`.
     pub(super) fn rest(&self) -> bool {
         matches!(&self.sender, RequestSender::Http1(conn) if conn.rest())
     }
@@ -216,8 +220,9 @@ pub(super) struct Pool {
 #[derive(Debug)]
 struct IdleConn {
     conn: UpstreamConn,
-    /// The client whose request it carried last.
-    client: Option<Network>,
+    /// The client that it counts for. Others may have used it since: a client with many connections
+    /// must not make them those of others.
+    client: Owner,
     since: Instant,
     _counted: CountedIdle,
 }
@@ -262,7 +267,7 @@ impl Pool {
     }
 
     /// Puts a connection back whose last exchange, for `client`, is complete.
-    pub(super) fn put(self: &Rc<Self>, to: Endpoint, conn: UpstreamConn, client: Option<Network>) {
+    pub(super) fn put(self: &Rc<Self>, to: Endpoint, mut conn: UpstreamConn, client: Owner) {
         if !conn.rest() {
             return;
         }
@@ -278,6 +283,7 @@ impl Pool {
         if idle.values().map(Vec::len).sum::<usize>() >= self.idle_max.get() {
             drop_one(&mut idle);
         }
+        let client = *conn.owner.get_or_insert(client);
         idle.entry(to).or_default().push(IdleConn {
             conn,
             client,
@@ -322,10 +328,11 @@ fn drop_one(idle: &mut HashMap<Endpoint, Vec<IdleConn>>) {
     let first = |conns: &[IdleConn]| conns.iter().position(|idle| idle.client == client);
     let firsts = idle
         .iter()
-        .filter_map(|(to, conns)| first(conns).map(|at| (conns[at].since, at, to.clone())));
+        .filter_map(|(to, conns)| first(conns).map(|at| (conns[at].since, at, to)));
     let Some((_, at, to)) = firsts.min_by_key(|(since, ..)| *since) else {
         return;
     };
+    let to = to.clone();
     if let Some(conns) = idle.get_mut(&to) {
         conns.remove(at);
         if conns.is_empty() {

@@ -1,8 +1,8 @@
 //! The content of a request on its way to an origin.
 //!
-//! Made by `request` and `fetch`, polled by what writes it on the connection. It can be held back
-//! until the origin sends `100 Continue`, and it shows `Upstream` whether the client or the origin
-//! is silent.
+//! Made by `request` and `fetch` of the proxy, polled by what writes it on the connection. It can
+//! be held back until the origin sends `100 Continue`, and it shows `Upstream` whether the client
+//! or the origin is silent.
 //!
 //! Invariant: while held, the client's content is not polled, so the client is not asked to send
 //! it.

@@ -1,7 +1,7 @@
 //! The content of a response from an origin.
 //!
-//! A part of an `UpstreamExchange`; read by `fetch` or by a client's connection. It holds the
-//! connection and its permit until the last byte, then returns both.
+//! A part of an `UpstreamExchange`; read by `fetch` of the proxy or by a client's connection. It
+//! holds the connection and its permit until the last byte, then returns both.
 //!
 //! Invariant: incomplete content ends with a `Failure`, never with a clean end. If the content is
 //! delimited by the end of the connection, a clean end means a clean FIN; in HTTP/2 it means

@@ -1,7 +1,7 @@
 //! Bytes of a message that are to be written next.
 //!
-//! Used for responses to clients, and in `upstream` for requests: a head or the framing of a chunk,
-//! content, and the end of the chunk go out with one call.
+//! Used for responses to clients, and in `hashcache-upstream` for requests: a head or the framing
+//! of a chunk, content, and the end of the chunk go out with one call.
 //!
 //! Cost: heads are written into a buffer of the thread, which is kept if the socket takes them at
 //! once.

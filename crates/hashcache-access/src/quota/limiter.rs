@@ -1,7 +1,8 @@
 //! The usage of all limits, by client and user, and the limits of one request.
 //!
-//! One [`Limiter`] for the process. `permission` asks it for the [`RequestLimits`] of a request
-//! whose rule names limits; other requests never get here. `server` writes the usage to a file.
+//! One [`Limiter`] for the process. `permission` of the proxy asks it for the [`RequestLimits`] of
+//! a request whose rule names limits; other requests never get here. Its `server` writes the usage
+//! to a file.
 //!
 //! Invariants: what a client or user has used is known by the limit's name, so it outlives a
 //! reload. About [`SUBJECTS_MAX`] clients and users are remembered, in memory that is reserved.

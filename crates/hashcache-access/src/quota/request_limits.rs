@@ -1,7 +1,7 @@
 //! What one request may still use: requests, bytes from origins, bytes per second.
 //!
-//! Made by `limiter`; asked by `permission`, `request` and `connect`, and by `throttle` for each
-//! piece of content.
+//! Made by `limiter`; asked by `permission`, `request` and `connect` of the proxy, and by
+//! `throttle` for each piece of content.
 //!
 //! Invariant: it holds what it counts in, so a reload or a forgotten client changes nothing for a
 //! request that has begun. Cost: one lock for each limit and call.

@@ -1,7 +1,7 @@
 //! Content that is slowed down: a response, or what comes through a tunnel.
 //!
-//! Made by `request/body` and `connect/metered` for requests with limits on bandwidth or with a
-//! quota, and asked by them before they move a piece.
+//! Made by `request/body` and `connect/metered` of the proxy for requests with limits on bandwidth
+//! or with a quota, and asked by them before they move a piece.
 //!
 //! Invariant: no more than one piece waits in it, as for a client that reads slowly, so a slow
 //! transfer holds no more memory than any other. What is taken from a bucket and not used goes

@@ -1,8 +1,8 @@
 //! Users of the proxy: their names and passwords, and how many passwords are checked.
 //!
-//! Called by `permission` if a rule needs the user of a request. A check of a password takes from
-//! 1 ms (bcrypt with cost 4) to more than a second (cost 14). It runs on a thread of its own, and
-//! its result is kept for a while.
+//! Called by `permission` of the proxy if a rule needs the user of a request. A check of a password
+//! takes from 1 ms (bcrypt with cost 4) to more than a second (cost 14). It runs on a thread of its
+//! own, and its result is kept for a while.
 //!
 //! Invariants: at most [`UserChecks::new`]'s number of checks run at once, and client networks take
 //! turns, so one that guesses makes another one wait for one check at a time. Requests with the

@@ -1,6 +1,7 @@
 //! Why there is no link, and what the operator can do about it.
 //!
-//! Made by `upstream/linked`; a part of `Failure`, and shown by `hashcache link status`.
+//! Made by `linked` of `hashcache-upstream`; a part of `Failure`, and shown by
+//! `hashcache link status`.
 
 /// A fault of the link itself, not of the line below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

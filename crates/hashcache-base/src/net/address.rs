@@ -1,9 +1,10 @@
 //! Access rules: which destination addresses and ports may be reached, and which clients are
 //! served.
 //!
-//! `connect` checks each address immediately before connecting to it, in every attempt, so a name
-//! that resolves differently the second time (DNS rebinding) gains nothing. `server` checks a
-//! client once per connection. `interfaces` knows the addresses of this host.
+//! `connect` of `hashcache-upstream` checks each address immediately before connecting to it, in
+//! every attempt, so a name that resolves differently the second time (DNS rebinding) gains
+//! nothing. `server` of the proxy checks a client once per connection. `interfaces` knows the
+//! addresses of this host.
 //!
 //! Invariant: an IPv4 address embedded in an IPv6 one is checked as the IPv4 address.
 //! Cost: a few comparisons; nothing is allocated and nothing waits.

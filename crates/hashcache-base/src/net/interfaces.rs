@@ -1,9 +1,10 @@
 //! The addresses and networks of this host, read from the kernel.
 //!
-//! Called by `address` for access rules, by `connect` to decide about IPv6, and by `server` to
-//! recognise requests for ourselves. One `getifaddrs` serves all three; it takes some 70 µs with
-//! four interfaces and is repeated at most every 10 s. `/proc/net/fib_trie` has the same data, but
-//! prints whole routing tables, which are a hundred megabytes on a router.
+//! Called by `address` for access rules, by `connect` of `hashcache-upstream` to decide about IPv6,
+//! and by `worker` of the proxy to recognise requests for ourselves. One `getifaddrs` serves all
+//! three; it takes some 70 µs with four interfaces and is repeated at most every 10 s.
+//! `/proc/net/fib_trie` has the same data, but prints whole routing tables, which are a hundred
+//! megabytes on a router.
 //!
 //! Invariant: if the kernel does not answer, our own addresses are still recognised, by asking
 //! which source address a datagram to them would have.

@@ -1,9 +1,10 @@
 //! Domains of the operator's own network, whose names may lead to private addresses.
 //!
 //! A name of anybody else must not: its owner could point it at a machine behind the proxy (DNS
-//! rebinding). Each domain here has the name server that knows it, and `dns` asks that one alone,
-//! so nobody but the operator says where its names lead. Settings are parsed into
-//! [`AllowedDestination`]; `address` and `dns` ask whether a name is in a domain.
+//! rebinding). Each domain here has the name server that knows it, and `dns` of
+//! `hashcache-upstream` asks that one alone, so nobody but the operator says where its names lead.
+//! Settings are parsed into [`AllowedDestination`]; `address` and `dns` ask whether a name is in a
+//! domain.
 //!
 //! Invariant: an address counts as one of a domain only if the server of that domain has given it.
 

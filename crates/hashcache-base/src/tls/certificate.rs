@@ -1,8 +1,8 @@
 //! Parts of a certificate that `rustls` does not expose: its validity, its name, and the domains to
 //! which an authority is limited (RFC 5280, section 4.1).
 //!
-//! Called by `authority` for its own certificates, and for those of origins, which a leaf must not
-//! outlive. Verification is left to `rustls`.
+//! Called by `authority` of `hashcache-intercept` for its own certificates, and for those of
+//! origins, which a leaf must not outlive. Verification is left to `rustls`.
 //!
 //! Invariant: no input makes it panic or read beyond its end; `der` does the decoding. Cost: one
 //! pass; names and lists of fields are allocated.

@@ -1,6 +1,7 @@
 //! The proxy's own certificates for clients that use TLS, read from files.
 //!
-//! Made by `server` at the start and by `control` at every reload; `cores` uses it in handshakes.
+//! Made by `server` of the proxy at the start and by its `server/control` at every reload; its
+//! `server/cores` uses it in handshakes.
 //!
 //! Invariant: every certificate of an [`Identity`] has its own key. Cost: the handshake is most of
 //! the cost of a new client; a client with a ticket pays a part of it, and only the client stores

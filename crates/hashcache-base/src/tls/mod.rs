@@ -1,8 +1,9 @@
 //! TLS for both sides of the proxy: parts of certificates, our own certificates, the algorithms,
 //! and the time of handshakes.
 //!
-//! Called by `server`, `intercept` and `upstream`. Invariant: origins' certificates are not
-//! verified here; `upstream::tls` does that.
+//! Called by `server` of the proxy, and by `hashcache-intercept`, `hashcache-link` and
+//! `hashcache-upstream`. Invariant: origins' certificates are not verified here; `tls` of
+//! `hashcache-upstream` does that.
 
 pub mod certificate;
 pub mod identity;

@@ -1,8 +1,8 @@
 //! Hosts whose certificates were verified within the last week. Their connections are intercepted
 //! without a new verification, so that stored responses are available while the line is down.
 //!
-//! Asked by `connect/intercepted`; `upstream` reports every handshake. Kept in a small file, which
-//! `server` writes every few seconds if there is anything new.
+//! Asked by `connect/intercepted` of the proxy; `hashcache-upstream` reports every handshake. Kept
+//! in a small file, which `server` of the proxy writes every few seconds if there is anything new.
 //!
 //! Invariants: at most `HOSTS` entries. The file is replaced as a whole or not at all, and a
 //! damaged file counts as empty. A host in it is still verified on every connection to it. Cost:

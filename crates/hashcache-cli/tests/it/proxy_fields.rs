@@ -69,11 +69,11 @@ async fn what_a_field_named_like_an_override_brought_changes_no_stored_response(
     let origin = Origin::start(|request: &RawRequest| {
         let said = request.head.field("x-source-url").unwrap_or("nothing");
         let is_confirmed = request.head.field("if-none-match").is_some();
-        let varies = request.target().ends_with("/varied");
-        let is_fresh = if varies {
-            is_confirmed
-        } else {
-            said != "nothing"
+        let varies = !request.target().ends_with("/x");
+        let is_fresh = match request.target().rsplit('/').next() {
+            Some("varied") => is_confirmed,
+            Some("choice") => true,
+            _ => said != "nothing",
         };
         let mut fields = vec![
             ("ETag", "\"a\""),
@@ -119,6 +119,18 @@ async fn what_a_field_named_like_an_override_brought_changes_no_stored_response(
         );
     }
     assert_eq!(origin.requests().len(), 6);
+    // It asks whether the plain response answers it too, which then stays as it is for the others.
+    let url = origin.url("/choice");
+    for (fields, said) in [(&[][..], "nothing"), (&evil, "evil"), (&[], "nothing")] {
+        let answer = ask(&proxy, &url, fields).await;
+        assert_eq!(
+            (answer.field("x-said"), text(&answer)),
+            (Some(said), "text".into())
+        );
+    }
+    let requests = origin.requests();
+    assert_eq!(requests.len(), 8);
+    assert_eq!(requests[7].field("if-none-match"), Some("\"a\""));
 }
 
 #[tokio::test(flavor = "multi_thread")]

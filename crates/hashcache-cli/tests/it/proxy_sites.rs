@@ -97,6 +97,31 @@ async fn the_origin_sees_the_host_of_the_client_and_where_it_is_from() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_trusted_proxy_says_of_the_scheme_counts_where_the_key_holds_it() {
+    let (home, origin) = (Home::new(), plain("page").await);
+    let trust = site(&[&origin], "trust_forwarded = [\"127.0.0.0/8\"]");
+    let proxy = front(&home, &trust);
+    let own = ("CF-Visitor", "{\"scheme\":\"https\"}");
+    // The other fields leave the key that of plain HTTP, and the origin may read `own`.
+    for (path, fields, fetches) in [
+        ("/named", &[own, ("X-Forwarded-Proto", "https")][..], 1),
+        (
+            "/forwarded",
+            &[own, ("Forwarded", "for=192.0.2.9;proto=https")],
+            1,
+        ),
+        ("/unknown", &[own, ("X-Forwarded-Proto", "gopher")], 2),
+        ("/unnamed", &[own], 2),
+    ] {
+        let before = origin.request_count();
+        for _ in 0..2 {
+            assert_eq!(get(&proxy, path, fields).await.body, b"page");
+        }
+        assert_eq!(origin.request_count() - before, fetches, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_trusted_proxy_speaks_for_its_client_and_schemes_are_stored_apart() {
     let (home, origin) = (Home::new(), plain("page").await);
     let log = home.path().join("log");

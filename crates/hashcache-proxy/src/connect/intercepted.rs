@@ -2,7 +2,7 @@
 //! request inside, and the tunnel if the connection is not intercepted.
 //!
 //! Called by `connect`, and by `transparent` for connections without a CONNECT; uses the modules of
-//! `intercept`. Requests inside pass through `server` and `request` like all others.
+//! `hashcache-intercept`. Requests inside pass through `server` and `request` like all others.
 //!
 //! Invariants: until our handshake begins, every byte from the client can still be sent to the
 //! origin. A client that is refused gets no tunnel, whatever becomes of the handshake. No

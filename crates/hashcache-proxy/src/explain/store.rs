@@ -120,7 +120,7 @@ fn exempt<'a>(asked: &'a Asked<'_>) -> Exempt<'a> {
     let site = asked.site.as_ref();
     Exempt {
         keyed: site.map_or(&[], |site| site.spec.key.parts().1),
-        by_front: false,
+        ..Exempt::default()
     }
 }
 

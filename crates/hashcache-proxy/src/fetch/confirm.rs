@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use hashcache::{Hit, Storage, Version};
 use hashcache_http::{
-    Confirmation, FactFlags, LifetimeSource, RequestDirectives, Target, UnixTime, VaryRow,
+    Confirmation, FactFlags, LifetimeSource, RequestDirectives, Target, UnixTime, Vary, VaryRow,
     confirmed, for_its_client, is_keyed,
 };
 use hashcache_store::StoredResponse;
@@ -142,8 +142,13 @@ pub(super) async fn confirm(
     let mut selected = selected;
     let fresh =
         |stored: &mut StoredResponse| freshened(worker, &spec.target, stored, &head.headers, times);
-    // By the stored `Vary`, before that of the 304 replaces it: an override could choose that.
-    let may_override = spec.may_override(worker, &selected.stored.fields);
+    // By the stored `Vary`, before that of the 304 replaces it: an override could choose that. A
+    // response that requests with other fields have stored is theirs, whatever `Vary` names.
+    let varied = match selected.alias.is_some() {
+        true => Vec::new(),
+        false => Vary::parse(&selected.stored.fields).into_names(),
+    };
+    let may_override = spec.may_override(worker, &varied);
     let rewrites = may_rewrite(worker, &selected.hit, &selected.stored, &spec.fields);
     let stays = fresh(&mut selected.stored);
     let name = &selected.place.name;
@@ -165,8 +170,9 @@ pub(super) async fn confirm(
     if let Some(leader) = leader {
         let (from, requester) = (spec.client_and_origin(), requester(&spec.fields));
         match stays {
-            // Others have overrides of their own: they need not wait for each other.
-            _ if may_override => leader.not_shared(from, requester, Instant::now()),
+            // Others have overrides of their own: they need not wait for each other. Of the key it
+            // says nothing.
+            _ if may_override => leader.for_one(requester),
             // A leader that is dropped leaves its place to a follower.
             _ if is_private => {}
             true => leader.validated(from, requester),

@@ -1,7 +1,7 @@
 //! Values that a fetch shares with the response to its client: what was received, and the trailers.
 //!
-//! Written by `fetch` and by the bodies of `upstream`, read by `request` for the log entry. Both
-//! run on one core, so neither needs a lock.
+//! Written by `fetch` and by the bodies of `hashcache-upstream`, read by `request` for the log
+//! entry. Both run on one core, so neither needs a lock.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;

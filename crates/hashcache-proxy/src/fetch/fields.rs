@@ -37,8 +37,8 @@ pub(crate) fn upstream_fields(
     upgrading: Upgrading,
 ) -> HeaderMap {
     if strip_request(&mut fields, upgrading).is_err() {
-        // `wire` refuses such requests. If one gets here in another way, ignore its connection
-        // options.
+        // `hashcache-wire` refuses such requests. If one gets here in another way, ignore its
+        // connection options.
         fields.remove(CONNECTION);
     }
     let host = target.authority.host_field(target.scheme);

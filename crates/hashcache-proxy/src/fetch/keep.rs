@@ -2,7 +2,7 @@
 //!
 //! Called by `pump` when the new version is stored. The first child is served while the old version
 //! is still stored; for the others the old content is put under its origin and digest
-//! (`store::kept_name`). It is a dictionary and nothing else: no request finds it.
+//! (`hashcache_store::kept_name`). It is a dictionary and nothing else: no request finds it.
 //!
 //! Invariant: only content of a stored response is kept, under the digest that was stored with it.
 //! Cost: one read and one put of the content, for each object that has changed, one at a time on a

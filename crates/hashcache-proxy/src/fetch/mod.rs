@@ -6,7 +6,7 @@
 //! decides about a response, `variant` where it is stored, `confirm` about a 304. `pump` transfers
 //! the content; `range_fetch` transfers a range of a response of which other ranges are stored.
 //!
-//! Called by `request`; calls `upstream` and writes to the engine.
+//! Called by `request`; calls `hashcache-upstream` and writes to the engine.
 //!
 //! Invariants: the version is drawn before the request is sent, so an invalidation that happens
 //! after the request also covers its response. A response is committed only when its end was seen.

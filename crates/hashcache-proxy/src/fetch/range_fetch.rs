@@ -17,7 +17,7 @@
 //! stored ones (RFC 9111 3.4). If it forbids storing (`no-store`, `private`), the stored ranges are
 //! removed too.
 //!
-//! Called by `request` for a claim of `in_flight_ranges`.
+//! Called by `request` for a claim of `in_flight_ranges` of `hashcache-store`.
 //!
 //! Invariant: bytes are written only after the response has passed this check.
 

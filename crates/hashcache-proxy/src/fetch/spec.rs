@@ -10,7 +10,7 @@ use hashcache_base::failure::Failure;
 use hashcache_base::share::{Network, Share};
 use hashcache_http::{
     Authority, ByteRange, Exempt, FieldKinds, HintUse, NotStored, OnError, RangeSpec, Space,
-    StoredFacts, Target, Variant, VariantTable, Vary, origin_key, parse_range,
+    StoredFacts, Target, Variant, VariantTable, origin_key, parse_range,
 };
 use hashcache_link::coding::{LinkCoding, StoredHere};
 use hashcache_link::dictionary::StoredContent;
@@ -24,7 +24,7 @@ use hashcache_upstream::announced::ClientEnds;
 use hashcache_upstream::pinned::Pinning;
 use hashcache_upstream::{Informational, ResponseBody};
 use http::header::RANGE;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 use tokio::sync::oneshot;
 
 use super::ask::AskFailure;
@@ -116,16 +116,12 @@ impl FetchSpec {
         route.map_or(Exempt::default(), Route::exempt)
     }
 
-    /// Whether a field that the response with the fields `stored` does not vary by may have made
+    /// Whether a field other than those that a stored response varies by (`varied`) may have made
     /// the origin take another URL or method than the key holds. Its response says nothing about
-    /// the stored one.
-    pub(super) fn may_override(&self, worker: &Worker, stored: &HeaderMap) -> bool {
+    /// the stored one then.
+    pub(super) fn may_override(&self, worker: &Worker, varied: &[HeaderName]) -> bool {
         let live = worker.common.live();
-        let varied = match Vary::parse(stored) {
-            Vary::Fields(names) => names,
-            Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
-        };
-        let kinds = FieldKinds::of(&self.fields, self.exempt(), &varied, &live.store.harmless);
+        let kinds = FieldKinds::of(&self.fields, self.exempt(), varied, &live.store.harmless);
         kinds.has(FieldKinds::OVERRIDE)
     }
 

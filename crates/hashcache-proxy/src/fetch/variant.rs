@@ -127,10 +127,7 @@ pub(super) async fn plan_put(
     intents: Intents,
     shared: bool,
 ) -> PutPlan {
-    let names = match Vary::parse(exchange.response.headers()) {
-        Vary::Fields(names) => names,
-        Vary::Nothing | Vary::TooWide | Vary::Anything => Vec::new(),
-    };
+    let names = Vary::parse(exchange.response.headers()).into_names();
     let (place, client) = (spec.place.clone(), spec.share.network());
     let may_be_there = place.nonce.is_some() || (!names.is_empty() && !shared);
     let stored = match may_be_there {

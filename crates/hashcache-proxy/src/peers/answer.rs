@@ -7,7 +7,7 @@
 //! costs a 504. For other fields a guess would mostly be wrong, so only the variant of a request
 //! without these fields is a HIT.
 //!
-//! Called by `udp` and `htcp`. Calls `store`.
+//! Called by `udp` and `htcp`. Calls `hashcache-store`.
 //!
 //! Invariants: memory alone decides about most misses; the disk is read for at most [`READS_MAX`]
 //! queries at once, [`READS_OF_PEER_MAX`] of one peer, each for at most [`READ_TIME`], else the

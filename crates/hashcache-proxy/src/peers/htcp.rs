@@ -1,7 +1,7 @@
 //! The task that receives HTCP datagrams, for all cores.
 //!
-//! Run by `server` on the main thread; hands TST to `answer`, CLR to `purge` and responses to
-//! `queries`.
+//! Run by `server` on the main thread; hands TST to `answer`, CLR to `purge` of `hashcache-store`
+//! and responses to `queries`.
 //!
 //! Invariants: datagrams from other addresses than those of peers are not even parsed. A peer with
 //! a key is believed nothing that its key has not signed. Only peers whose settings say so remove

@@ -1,7 +1,7 @@
 //! Sources of response content: memory, the store, a fetch in progress, or upstream.
 //!
-//! Invariant: a body that was not sent completely ends with an error. `wire` then closes the
-//! connection, so no client takes a part for the whole.
+//! Invariant: a body that was not sent completely ends with an error. `hashcache-wire` then closes
+//! the connection, so no client takes a part for the whole.
 
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -57,7 +57,7 @@ fn digest(connection: &Connection, request: &Request<ClientBody>) -> Answer {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             response
         }
-        // For HEAD, `wire` takes the length from it.
+        // For HEAD, `hashcache-wire` takes the length from it.
         false => {
             let reader = DigestReader::new(Arc::clone(&common.summary), edition);
             Response::new(Body::digest(reader, edition.length()))

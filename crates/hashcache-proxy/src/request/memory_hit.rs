@@ -1,8 +1,8 @@
 //! Plain requests that memory answers, in HTTP/1.1 without a map of fields.
 //!
-//! Called by `wire` for each head of a plain GET, before the service would be called. It knows a
-//! few request fields that change nothing here ([`FieldKind`]); a request with any other field
-//! takes the usual way. So does everything but a fresh response that does not vary and whose
+//! Called by `hashcache-wire` for each head of a plain GET, before the service would be called. It
+//! knows a few request fields that change nothing here ([`FieldKind`]); a request with any other
+//! field takes the usual way. So does everything but a fresh response that does not vary and whose
 //! content is all in memory. Text that is stored in pages is given as it is, in zstd; clients that
 //! do not accept that take the usual way.
 //!
@@ -343,7 +343,7 @@ fn write_head<'a>(
                 continue;
             }
             b"vary" if is_zstd => return None,
-            // As `store::matches` decides. A response that varies does not get here.
+            // As `hashcache_store::matches` decides. A response that varies does not get here.
             b"content-encoding"
                 if !stored.facts.flags.has(FactFlags::ANY_CODING)
                     && !line_accepts_coding(codings, value) =>

@@ -6,8 +6,8 @@
 //!                                                   └──▶ miss ─▶ join or begin a fetch ─▶ follow
 //! ```
 //!
-//! Called by `wire`, once a request. A hit is answered in [`hit`]; a hit in memory
-//! for a plain request is answered in [`memory_hit`] before this is called.
+//! Called by `hashcache-wire`, once a request. A hit is answered in [`hit`]; a hit in memory for a
+//! plain request is answered in [`memory_hit`] before this is called.
 //!
 //! Invariant: every request ends in exactly one answer and one log entry.
 

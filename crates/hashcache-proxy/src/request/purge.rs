@@ -9,7 +9,8 @@
 //! | `Cache-Groups` | the origin's responses in these groups |
 //! | `Soft-Purge: 1`, `Fastly-Soft-Purge: 1`, or `xkey-softpurge` | the same, softly |
 //!
-//! Called by `request`; calls `purge`, and `queries`, which passes the purge of a URL on to peers.
+//! Called by `request`; calls `purge` of `hashcache-store`, and `queries`, which passes the purge
+//! of a URL on to peers.
 //!
 //! Invariants: a PURGE is forwarded to members of the site alone: another cache must not allow a
 //! purge that is forbidden here. It affects only the origin of its URL. It is refused if a page in

@@ -1,16 +1,16 @@
 //! The form in which a client gets stored text: zstd as it is stored, or without a coding.
 //!
-//! Text of a box with a link is stored in pages (`store/pages`), each a zstd frame. Content of one
-//! page is given as it is, in the content coding `zstd`, which costs nothing. Longer content is
-//! several frames: RFC 8878 allows that, but some clients silently end after the first one. They,
-//! and clients that do not accept zstd, get the content of the pages.
+//! Text of a box with a link is stored in pages (`pages` of `hashcache-store`), each a zstd frame.
+//! Content of one page is given as it is, in the content coding `zstd`, which costs nothing. Longer
+//! content is several frames: RFC 8878 allows that, but some clients silently end after the first
+//! one. They, and clients that do not accept zstd, get the content of the pages.
 //!
 //! Called by `hit`, `memory_hit`, `follow` and `miss`.
 //!
-//! Invariants: as of `site/encode`, whose fields these are: the coded form has a weak entity tag,
-//! no ranges and no digests, and is never given where `no-transform` forbids it. Requests for a
-//! range get the content. Another cache of ours (a child, a member) gets the content too, without
-//! `Vary`: it would otherwise store a copy for each set of codings.
+//! Invariants: as of `encode` of `hashcache-site`, whose fields these are: the coded form has a
+//! weak entity tag, no ranges and no digests, and is never given where `no-transform` forbids it.
+//! Requests for a range get the content. Another cache of ours (a child, a member) gets the content
+//! too, without `Vary`: it would otherwise store a copy for each set of codings.
 
 use hashcache_http::RequestFacts;
 use hashcache_site::encode::{

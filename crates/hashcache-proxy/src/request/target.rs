@@ -183,7 +183,7 @@ pub(super) fn strip(request: &mut Request<ClientBody>, info: &HeadInfo) -> Resul
         request.extensions_mut().insert(KeptLogin);
     }
     settle_modified_since(request.headers_mut());
-    // `wire` has already refused such a request with the same status.
+    // `hashcache-wire` has already refused such a request with the same status.
     strip_request(request.headers_mut(), upgrading).map_err(|_| Failure::Refused {
         status: StatusCode::BAD_REQUEST,
         reason: "Connection names an end-to-end field",

@@ -133,7 +133,7 @@ pub(super) fn connection_bytes(speaks: Speaks, mode: Mode) -> u64 {
 const CLOSING_PART: usize = 8;
 const CLOSING_MIN: usize = 16;
 /// Memory of an idle client connection: its task (2 KiB), its state, up to 4 KiB of read-ahead.
-/// `wire` reserves what a request needs beyond that.
+/// `hashcache-wire` reserves what a request needs beyond that.
 pub(super) const CONNECTION_BYTES: u64 = 8 << 10;
 
 #[cfg(test)]

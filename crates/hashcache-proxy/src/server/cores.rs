@@ -1,6 +1,6 @@
 //! One core: a thread with a runtime of its own that accepts clients and serves them.
 //!
-//! Started by `server`; hands every connection to `wire` and every request to `request`.
+//! Started by `server`; hands every connection to `hashcache-wire` and every request to `request`.
 //!
 //! Invariant: a connection is counted in all, by address and in memory, from its acceptance until
 //! it or its tunnel ends. A connection beyond a limit gets an error page at most and uses no

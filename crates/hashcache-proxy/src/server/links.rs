@@ -1,7 +1,7 @@
 //! Keeps the links to parents open: one thread, one connection per parent.
 //!
 //! Started by `server` if the configuration has a parent with a pin, told of reloads by `control`.
-//! Requests of all cores use the connection (`upstream/linked`).
+//! Requests of all cores use the connection (`linked` of `hashcache-upstream`).
 //!
 //! Invariants: the thread ends after the cores, so a core that stops does not take the link from
 //! the others. After a failed attempt it waits, longer each time, and less while requests need the

@@ -1,6 +1,6 @@
 //! The content of a response on its way to a client, decoded and with its links rewritten.
 //!
-//! Made by `request::mirrored`, read by the body of the response.
+//! Made by `request/mirrored` of the proxy, read by the body of the response.
 //!
 //! Invariants: incomplete content from the origin ends with an error here too. Content that is not
 //! JSON or HTML passes unchanged. Content that does not match its declared coding is an error,

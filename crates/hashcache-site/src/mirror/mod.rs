@@ -75,7 +75,7 @@ impl MirrorKind {
     }
 
     /// Whether its index links to files on other hosts.
-    pub fn has_files(self) -> bool {
+    fn has_files(self) -> bool {
         matches!(self, Self::Pypi | Self::Crates)
     }
 }

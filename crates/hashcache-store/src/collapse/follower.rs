@@ -1,7 +1,7 @@
 //! A follower: a request that waits for another request's fetch of the same key.
 //!
-//! `request` gets a [`Follower`] from `Collapse::join` and waits for a leader's outcome. When the
-//! leader is slow, one follower becomes a leader beside it and the others keep
+//! `request` of the proxy gets a [`Follower`] from `Collapse::join` and waits for a leader's
+//! outcome. When the leader is slow, one follower becomes a leader beside it and the others keep
 //! waiting for either: if all of them went, an origin that slows down under load would get the
 //! whole crowd just then.
 //!

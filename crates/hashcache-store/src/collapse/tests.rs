@@ -284,6 +284,23 @@ async fn a_field_for_which_nothing_is_stored_makes_no_plain_request_go_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_response_for_its_client_alone_ends_the_round_and_says_nothing_of_the_key() {
+    let collapse = Collapse::new();
+    let join = |requester| collapse.join(&Bytes::from_static(b"k"), requester, Instant::now());
+    let Role::Leader(odd) = join(Requester::Unknown) else {
+        panic!("somebody else fetches");
+    };
+    let Role::Follower(follower) = join(Requester::Unknown) else {
+        panic!("it does not wait");
+    };
+    odd.for_one(Requester::Unknown);
+    let fields = HeaderMap::new();
+    let end = follower.wait(TIMES, Succession::Allowed, &fields).await;
+    assert!(matches!(end, Followed::Alone));
+    assert!(matches!(join(Requester::Unknown), Role::Leader(_)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slow_leader_gets_one_more_at_a_time_and_less_and_less_often() {
     let collapse = Collapse::new();
     let _slow = leader(&collapse, b"k");

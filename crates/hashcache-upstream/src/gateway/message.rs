@@ -1,4 +1,4 @@
-//! The HTTP side of a gateway: the request that `upstream` has written, and the response that it
+//! The HTTP side of a gateway: the request that `Upstream` has written, and the response that it
 //! reads.
 //!
 //! Called by `ftp` and `gopher`. The proxy treats the other end as an origin that speaks HTTP/1.1

@@ -1,6 +1,6 @@
 //! Gateways: resources of FTP and Gopher servers, as an HTTP origin would serve them.
 //!
-//! `upstream` connects to the server and calls `start`, which returns a byte stream. At its other
+//! `Upstream` connects to the server and calls `start`, which returns a byte stream. At its other
 //! end a task reads one HTTP/1.1 request, asks the server in its own protocol, and writes one
 //! response. So framing, limits, storing and validation are the same as for any other origin.
 //!
@@ -69,7 +69,7 @@ pub(crate) struct Session {
     pub(crate) memory: Option<(Cache, Option<Share>)>,
 }
 
-/// The near end: what `upstream` reads and writes. When it is dropped, the session ends.
+/// The near end: what `Upstream` reads and writes. When it is dropped, the session ends.
 #[derive(Debug)]
 pub(crate) struct GatewayStream {
     stream: DuplexStream,
@@ -114,7 +114,7 @@ pub fn own_page(target: &Target) -> Option<Response<Bytes>> {
     Some(page)
 }
 
-/// Path and query in ASCII, as `upstream` writes them to a session.
+/// Path and query in ASCII, as `Upstream` writes them to a session.
 fn ascii_path(target: &Target) -> String {
     let mut path = String::new();
     for octet in octets(&target.path_and_query).iter() {

@@ -63,8 +63,8 @@ pub(in super::super) struct Http2Conns {
     /// Locked while connecting, so that concurrent requests share the new connection. Each lock is
     /// for as many requests as that has room for.
     opening: RefCell<HashMap<Endpoint, Vec<Rc<Mutex<()>>>>>,
-    /// Endpoints that support HTTP/1.1 only.
-    plain: RefCell<FairTable<Endpoint, ()>>,
+    /// Endpoints that support HTTP/1.1 only, and when that was seen last.
+    plain: RefCell<FairTable<Endpoint, Instant>>,
     /// Endpoints that were sent `Expect: 100-continue` and sent no 100, and when that was.
     no_continue: RefCell<FairTable<Endpoint, Instant>>,
     /// Clients whose requests share no connections.
@@ -129,12 +129,17 @@ impl Http2Conns {
 
     /// Whether `to` is known to support HTTP/1.1 only.
     pub(in super::super) fn is_plain(&self, to: &Endpoint) -> bool {
-        self.plain.borrow().get(to).is_some()
+        let plain = self.plain.borrow();
+        plain
+            .get(to)
+            .is_some_and(|seen| seen.elapsed() < PLAIN_TIME)
     }
 
     /// Notes it; `client` has chosen the origin.
     pub(in super::super) fn note_plain(&self, to: &Endpoint, client: Option<Network>) {
-        self.plain.borrow_mut().insert(to.clone(), (), client);
+        let is_over = |seen: &Instant| seen.elapsed() >= PLAIN_TIME;
+        let mut plain = self.plain.borrow_mut();
+        plain.insert_unless_over(to.clone(), Instant::now(), client, is_over);
     }
 
     /// Whether `to` is known to ignore `Expect: 100-continue`. nginx does so in HTTP/2; each upload
@@ -327,6 +332,9 @@ const ENDPOINTS_MAX: usize = 4096;
 /// How long an origin is not asked for a 100 after it sent none. It may only have been slow, and a
 /// client whose content is refused unread saves all of it.
 const NO_CONTINUE_TIME: Duration = Duration::from_secs(600);
+/// How long an origin counts as one without HTTP/2. Then the next connection to it offers both
+/// again, which costs nothing but that concurrent requests wait for its handshake.
+const PLAIN_TIME: Duration = Duration::from_secs(3600);
 /// Minimum time between two checks of a connection that may be idle.
 const SWEEP_STEP: Duration = Duration::from_secs(1);
 

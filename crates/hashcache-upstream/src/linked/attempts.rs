@@ -70,7 +70,8 @@ impl Attempts {
     }
 }
 
-/// Longer than the first two pauses of a link that has broken (`PAUSES` of `server/links.rs`).
+/// Longer than the first two pauses of a link that has broken (`PAUSES` in `server/links.rs` of the
+/// proxy).
 const RESTART_WAIT: Duration = Duration::from_millis(1600);
 /// Pauses before a refused request is sent again. The parent refuses streams while this child holds
 /// its share of memory there, which transfers give back as they end.

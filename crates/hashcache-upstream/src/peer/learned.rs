@@ -1,7 +1,7 @@
 //! What a peer has stored, as far as its cache digest and the updates of it tell.
 //!
-//! `route` looks a URL up, `fetch` gets the digest and reports what became of a hop, and `peers`
-//! hands updates over.
+//! `route` of the proxy looks a URL up, its `fetch` gets the digest and reports what became of a
+//! hop, and its `peers` hands updates over.
 //!
 //! Invariants: a wrong digest costs a hop and never a wrong response. The copy's memory is
 //! reserved. One fetch of a digest at a time, and none without a request that was looked up.

@@ -1,7 +1,8 @@
 //! Verification of origins' certificates: by rustls, at the time of our clock.
 //!
 //! rustls uses one time for all certificates. A clock that has lost the time with the power does
-//! not have such a time: see `clock` for the time that it uses instead, and why.
+//! not have such a time: see `clock` of `hashcache-base` for the time that it uses instead, and
+//! why.
 //!
 //! Invariant: the functions of rustls always verify chain, name and signature; only the time is
 //! ours. Cost: one more pass over the certificate.

@@ -4,8 +4,8 @@
 //! call the service. Content of up to 64 KiB needs no task if the client has room for it:
 //! `StreamExecutor` polls the stream at once, and h2 has all of the response then.
 //!
-//! Invariants: as of `wire::memory_hit`. The authority is in one place, `:authority`; requests with
-//! a Host field besides take the usual way, which compares the two. Memory for the stream was
+//! Invariants: as of `crate::memory_hit`. The authority is in one place, `:authority`; requests
+//! with a Host field besides take the usual way, which compares the two. Memory for the stream was
 //! reserved as for every other one. The client is charged for all content until the last piece is
 //! with hyper, and by [`OutgoingBody`] for the pieces that hyper and h2 hold.
 //! Cost: the head is a map of fields, whose values are copied from the metadata.

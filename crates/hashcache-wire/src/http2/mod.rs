@@ -2,7 +2,7 @@
 //!
 //! Called by `server` of the proxy instead of [`super::serve_connection`]. Each stream has a
 //! [`Cell`] of its own, so the service sees one exchange at a time, as in HTTP/1.1. [`head`]
-//! refuses the requests that `wire::head` would. Below hyper, [`flow`] reads the heads of frames:
+//! refuses the requests that `crate::head` would. Below hyper, [`flow`] reads the heads of frames:
 //! it limits frames that cost the client nothing, and reserves memory for what they make us hold.
 //!
 //! Invariants: a failed response ends with RST_STREAM, never with END_STREAM. A stream is reset if

@@ -1,6 +1,7 @@
 //! The round trip of an HTTP/2 connection, by the PINGs that hyper sends anyway.
 //!
-//! Used at both ends of a link, above TLS: `flow` on the parent, `upstream/linked` on the child.
+//! Used at both ends of a link, above TLS: `flow` on the parent, `linked` of `hashcache-upstream`
+//! on the child.
 //!
 //! Cost: nine bytes examined per frame.
 

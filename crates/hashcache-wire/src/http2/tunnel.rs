@@ -30,7 +30,7 @@ use super::flow::{ContentReader, OpenStream};
 pub(super) enum TunnelContent {
     /// They pass unchanged.
     Opaque,
-    /// `connect/chunked` codes and counts them.
+    /// `connect/chunked` of the proxy codes and counts them.
     Chunks,
 }
 

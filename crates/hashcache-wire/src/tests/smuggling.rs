@@ -9,7 +9,7 @@ use super::*;
 use crate::cuts::check_reading;
 use crate::head::{HeadLimits, Scan, Scanned, check};
 
-/// Requests in `data`, read by splitting text, as strictly as can be; shares no code with `wire`.
+/// Requests in `data`, read by splitting text, as strictly as can be, without code of the crate.
 fn reference_heads(data: &[u8]) -> usize {
     let mut data = data;
     let mut heads = 0;

@@ -13,7 +13,7 @@
 //! | `{f*N}` | N field lines |
 //!
 //! Sources: RFC 9112, the published tables of request smuggling research (CL.TE, TE.CL, TE.TE,
-//! CL.0, chunk extensions, funky chunks), and `wire`'s own list of what it refuses.
+//! CL.0, chunk extensions, funky chunks), and `hashcache-wire`'s own list of what it refuses.
 
 use super::{Allowed, Modes, Shape};
 
