@@ -381,6 +381,7 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
     Config {
         size_bytes: (is_asked || !exist).then_some(values.engine.cache_size),
         memory_bytes: values.engine.memory,
+        whole_process: true,
         policy: values.engine.policy,
         held_share: values.engine.held_share,
         rows: values.engine.rows,

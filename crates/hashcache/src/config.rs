@@ -124,7 +124,11 @@ pub struct Config {
     pub size_bytes: Option<u64>,
     /// Memory for everything: index, hot objects, pending writes, buffers.
     pub memory_bytes: u64,
-    /// Most of it that objects on disk take to be answered at once, in slabs of 64 KiB; 0 for a
+    /// Whether that is for the whole heap of the process, as in a program that is a cache and
+    /// nothing else: what the heap takes beyond what the cache counts is set aside from it, up to a
+    /// quarter. Only Linux says how much that is.
+    pub whole_process: bool,
+    /// Most of `memory_bytes` that objects on disk take to be answered at once, in slabs of 64 KiB; 0 for a
     /// caller that has a cache in memory of its own, or wants to see what the disk does.
     pub hot_bytes_max: u64,
     /// How objects are found.
@@ -182,6 +186,7 @@ impl Config {
             paths: vec![path.into()],
             size_bytes: None,
             memory_bytes: 64 << 20,
+            whole_process: false,
             hot_bytes_max: u64::MAX,
             policy: PolicyKind::Log,
             rows: Rows::Two,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::clock::Clock;
 use crate::key::Secret;
 use crate::members::Members;
-use crate::memory::{Budget, Hot, MemoryPressure};
+use crate::memory::{Budget, Hot, MemoryPressure, Process};
 use crate::observers::Observers;
 use crate::stats::Counters;
 
@@ -51,8 +51,8 @@ impl Shared {
     }
 
     /// Starts the thread that gives the memory of hot objects back to other processes.
-    pub(crate) fn memory_pressure(&self) -> io::Result<MemoryPressure> {
-        MemoryPressure::start(&self.hot, self.budget.limit(), &self.clock)
+    pub(crate) fn memory_pressure(&self, process: Process) -> io::Result<MemoryPressure> {
+        MemoryPressure::start(&self.hot, self.budget.limit(), &self.clock, process)
     }
 
     /// Bytes of memory that are free or would be made so by hot objects.

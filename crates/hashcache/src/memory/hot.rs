@@ -31,6 +31,7 @@ use super::sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
 use super::slab::{Open, SLAB_BYTES};
 use super::slab_streams::{Evicted, LockedStream, SecondChance, SlabStreams};
 use super::stored::{Stored, Uses};
+use super::uncounted::Uncounted;
 use super::wakes;
 use crate::address::LogPos;
 use crate::format::Kind;
@@ -495,6 +496,11 @@ impl Hot {
     pub(super) fn trim_heap(&self, trimmer: &mut Trimmer, now: Duration) {
         let (high, used) = (self.slabs.heap_high(), self.slabs.others_bytes());
         trimmer.look(high, used, self.budget.limit(), now);
+    }
+
+    /// Sets aside what the process has and the budget does not count.
+    pub(super) fn count_in(&self, uncounted: &mut Uncounted, now: Duration) {
+        uncounted.look(&self.budget, self.slabs.others_bytes(), now);
     }
 
     /// Bytes that hot objects would give to others.

@@ -23,6 +23,7 @@ mod slab;
 mod slab_streams;
 mod stored;
 mod system_memory;
+mod uncounted;
 mod wakes;
 
 pub use budget::Reservation;
@@ -35,7 +36,7 @@ pub(crate) use hot::{Arrival, Copied, Hot};
 pub(crate) use huge_buffers::HugeBuffers;
 pub(crate) use index::IndexMemory;
 pub(crate) use pinned::{Pinned, PinnedRecord};
-pub(crate) use pressure::MemoryPressure;
+pub(crate) use pressure::{MemoryPressure, Process};
 pub(crate) use record_handle::RecordHandle;
 pub(crate) use sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
 pub(crate) use wakes::{Marked, marked, wake};

@@ -1,5 +1,5 @@
 //! Memory pressure: a thread that makes hot objects give memory back when other programs need it,
-//! and makes the heap give back what was freed.
+//! makes the heap give back what was freed, and sets aside what the process uses without counting.
 //!
 //! It watches what is used, not what the kernel calls pressure: by the time the kernel reports
 //! pressure, a program that allocates at full speed has met the limit, and the kernel kills a
@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::heap::Trimmer;
 use super::hot::Hot;
 use super::system_memory::{Headroom, SystemMemory};
+use super::uncounted::Uncounted;
 use crate::clock::Clock;
 
 /// As fast as a competitor can take memory, bytes/s: two cores that write to fresh pages.
@@ -28,6 +29,15 @@ const AHEAD: Duration = Duration::from_millis(100);
 const CALM: Duration = Duration::from_secs(2);
 /// How long they take, from nothing to all they may have.
 const GROW_TIME: Duration = Duration::from_secs(10);
+
+/// What the process is besides the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// Nothing: all its memory counts.
+    IsCache,
+    /// A program that has a cache.
+    HasCache,
+}
 
 /// The thread. Dropped, it ends.
 pub(crate) struct MemoryPressure {
@@ -46,13 +56,18 @@ impl MemoryPressure {
     ///
     /// # Errors
     /// No thread could be had.
-    pub(crate) fn start(hot: &Arc<Hot>, limit: u64, clock: &Clock) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        hot: &Arc<Hot>,
+        limit: u64,
+        clock: &Clock,
+        process: Process,
+    ) -> std::io::Result<Self> {
         let stop = Arc::<Stop>::default();
         let (hot, stopped) = (Arc::downgrade(hot), Arc::clone(&stop));
         let clock = clock.clone();
         let thread = std::thread::Builder::new()
             .name("hc-memory".into())
-            .spawn(move || watch(&hot, Share::all(limit), &clock, &stopped))?;
+            .spawn(move || watch(&hot, Share::all(limit), &clock, process, &stopped))?;
         Ok(Self {
             stop,
             thread: Some(thread),
@@ -76,9 +91,10 @@ impl Drop for MemoryPressure {
     }
 }
 
-fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, stop: &Stop) {
+fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, process: Process, stop: &Stop) {
     let system_memory = SystemMemory::of_this_process();
     let mut trimmer = Trimmer::default();
+    let mut uncounted = (process == Process::IsCache).then(Uncounted::of_this_process);
     let mut wait = Duration::ZERO;
     loop {
         let stopped = stop.stopped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,6 +110,9 @@ fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, stop: &Stop) {
             hot.keep_within(share.ceiling);
         }
         hot.trim_heap(&mut trimmer, now);
+        if let Some(uncounted) = &mut uncounted {
+            hot.count_in(uncounted, now);
+        }
     }
 }
 

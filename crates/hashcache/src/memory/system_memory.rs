@@ -137,7 +137,8 @@ impl ControlGroup {
     }
 }
 
-fn read(file: &File) -> Option<String> {
+/// The text of a file of the kernel's, from its start; `None` if it cannot be read.
+pub(super) fn read(file: &File) -> Option<String> {
     let mut bytes = [0; READ_MAX];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -150,7 +151,7 @@ fn read(file: &File) -> Option<String> {
 }
 
 /// The number behind `name` at the start of a line of `text`.
-fn value(text: &str, name: &str) -> Option<u64> {
+pub(super) fn value(text: &str, name: &str) -> Option<u64> {
     let words = |line: &str| {
         let mut words = line.split_ascii_whitespace();
         (words.next() == Some(name)).then(|| words.next()?.parse().ok())?

@@ -32,7 +32,7 @@ use crate::format::{COUNT_MAX, Family, Superblock, VERSION};
 use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
 use crate::members::{Members, VERSIONS_RESERVED};
 use crate::membership::{Chosen, DEVICES_MAX, History, Member};
-use crate::memory::{AlignedBuf, MemoryPressure};
+use crate::memory::{AlignedBuf, MemoryPressure, Process};
 use crate::placement::Placement;
 use crate::shared::Shared;
 use crate::stripe::Stripe;
@@ -75,8 +75,12 @@ pub(crate) fn start(config: &Config) -> Result<OpenStore, OpenError> {
     shared
         .members
         .join(stripes.iter().map(|it| it.peer()).collect());
+    let process = match config.whole_process {
+        true => Process::IsCache,
+        false => Process::HasCache,
+    };
     let memory_pressure = shared
-        .memory_pressure()
+        .memory_pressure(process)
         .map_err(|source| OpenError::System {
             what: "a thread",
             source,

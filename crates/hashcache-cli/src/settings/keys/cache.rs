@@ -39,8 +39,8 @@ static KEYS: &[Key] = &[
         .default("64MiB")
         .about("Memory for the index, hot objects, pending writes and connections")
         .details(
-            "The process takes 15 to 20 MiB more for its code and threads. If the index does not \
-             fit, the proxy does not start and prints the smallest value that works.",
+            "The whole heap of the process counts. Its code takes up to 20 MiB more. If the index \
+             does not fit, the proxy does not start and prints the smallest value that works.",
         )
         .page("disk-and-memory.md#limit-memory"),
     Key::new(
