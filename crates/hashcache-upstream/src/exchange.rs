@@ -14,17 +14,18 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use hashcache_base::failure::Failure;
 use hashcache_base::limits::Limits;
 use hashcache_http::{Related, binds_connection, continues_login, strip_interim, take_frames};
 use hashcache_wire::malformed_field;
 use http::header::{self, HeaderMap};
-use http::{Request, Response, StatusCode, Uri, Version};
+use http::{Method, Request, Response, StatusCode, Uri, Version, response};
 use tokio::time::{Instant, sleep_until};
 
 use super::endpoint::Endpoint;
 use super::flood::INTERIM_MAX;
-use super::framing::{self, Framing, content_length};
+use super::framing::{self, Framing, JudgedHead, content_length};
 use super::http1::{Http1Content, SentRequest, Switched};
 use super::http2::{self, Sharing};
 use super::incoming::WireContent;
@@ -103,19 +104,7 @@ impl Upstream {
                 })
             }
             RequestSender::Http1(http1) => {
-                let origin = options.absolute.as_ref().map(|form| &form.origin);
-                let odd = OddTarget::of(&request).cloned();
-                let target = match odd {
-                    Some(odd) if to.scheme.needs_gateway() => {
-                        *request.uri_mut() = odd.encoded();
-                        None
-                    }
-                    Some(odd) => {
-                        *request.uri_mut() = Uri::from_static("/");
-                        Some(odd.written(origin))
-                    }
-                    None => None,
-                };
+                let target = odd_target(&mut request, to, options);
                 let http1 = http1.clone();
                 let client = options.client.as_ref();
                 let request = match request.body().is_empty() {
@@ -174,79 +163,19 @@ impl Upstream {
                 self.http2_conns.note_no_continue(to, permit.client());
             }
         }
-        let judged = response.and_then(|response| {
-            let (mut head, incoming) = response.into_parts();
-            if head.status == StatusCode::SWITCHING_PROTOCOLS
-                && let Some(reason) = refused_switch(&conn, may_upgrade)
-            {
-                return Err(Failure::ResponseMalformed(reason).into());
-            }
-            let binds = binds_connection(&head.headers);
-            let continues = continues_login(head.status, &head.headers);
-            let is_framed = take_frames(&mut head.headers);
-            if let Some(related) = Related::take(&mut head.headers) {
-                head.extensions.insert(related);
-            }
-            let is_http_2 = matches!(conn.sender, RequestSender::Http2(_));
-            if is_http_2 && http2::head_bytes(&head.headers) > self.limits.head_bytes {
-                return Err(Failure::ResponseMalformed("head is too large").into());
-            }
-            if head.version == Version::HTTP_2
-                && let Some(reason) = malformed_field(&head.headers)
-            {
-                return Err(Failure::ResponseMalformed(reason).into());
-            }
-            let mut judged = framing::judge(&mut head, &method)?;
-            if head.version == Version::HTTP_2 && judged.framing == Framing::UntilClose {
-                // An HTTP/2 stream has an end of its own.
-                judged.framing = Framing::Chunked;
-            }
-            let home = home(&options.pinning, binds);
-            if let Some(turn) = options.pinning.turn() {
-                turn.answered(continues);
-                if matches!(conn.sender, RequestSender::Linked(_)) {
-                    turn.keep_linked(to.clone());
-                }
-            }
-            let incoming = match &conn.sender {
-                RequestSender::Http1(http1) => {
-                    Http1Content::new(http1.clone(), judged.framing).into()
-                }
-                RequestSender::Http2(_) | RequestSender::Linked(_) => incoming,
-            };
-            Ok((head, incoming, (judged, home), is_framed))
+        let accepted = response.and_then(|response| {
+            let asked = (&method, may_upgrade);
+            self.accept(response, &conn, to, asked, options)
         });
-        let peer = conn.peer;
-        let (head, incoming, (judged, home), is_framed) = match judged {
-            Ok(judged) => judged,
-            Err(NoHead {
-                failure,
-                unsent,
-                refused,
-                is_of_connection,
-            }) => {
-                let is_unwritten = conn.is_http_1()
-                    && conn.meter.sent() == sent_before
-                    && failure == Failure::ConnectionTerminated;
-                let refused = match is_unwritten {
-                    true => Refused::Unseen,
-                    false => refused,
-                };
-                let connection_broke = is_of_connection || conn.is_closed();
-                let failure = conn.gateway_failure().unwrap_or(failure);
-                let origin_bytes = conn.meter.received() - received_before;
-                let failed = SendFailure {
-                    failure,
-                    peer: Some(peer),
-                    origin_bytes,
-                };
-                return Err(FailedExchange {
-                    failed,
-                    unsent,
-                    refused,
-                    connection_broke,
-                    permit,
-                });
+        let accepted = match accepted {
+            Ok(accepted) => accepted,
+            Err(mut no_head) => {
+                let is_unwritten = conn.is_http_1() && conn.meter.sent() == sent_before;
+                if is_unwritten && no_head.failure == Failure::ConnectionTerminated {
+                    no_head.refused = Refused::Unseen;
+                }
+                let received = conn.meter.received() - received_before;
+                return Err(no_head.into_failed(&conn, received, permit));
             }
         };
         let reused = match &conn.sender {
@@ -254,6 +183,7 @@ impl Upstream {
             RequestSender::Http2(stream) => stream.answered(),
             RequestSender::Linked(_) => true,
         };
+        let head = &accepted.head;
         conn.note_content(head_size(&head.headers));
         let head_time = begun.elapsed();
         if head.status.as_u16() >= 400 && !progress.is_ended() {
@@ -261,6 +191,7 @@ impl Upstream {
             // close with unread content, and the resulting RST would drop the rest of its response.
             progress.hold();
         }
+        let peer = conn.peer;
         let switched = match &conn.sender {
             RequestSender::Http1(http1) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
                 Some(Switched::new(http1.clone()))
@@ -268,36 +199,117 @@ impl Upstream {
             _ => None,
         };
         let (body, upgrade) = if let Some(stream) = switched {
-            (
-                ResponseBody::none(incoming),
-                Some(Upgrade { stream, permit }),
-            )
+            let body = ResponseBody::none(accepted.incoming);
+            (body, Some(Upgrade { stream, permit }))
         } else {
-            let trusted = judged.trusted;
             let limit = self.limits.between_bytes_time + conn.turn_time();
-            let (to, pool) = (to.clone(), Rc::clone(&self.pool));
-            let is_framed = is_framed && matches!(conn.sender, RequestSender::Linked(_));
+            let is_framed = accepted.is_framed && matches!(conn.sender, RequestSender::Linked(_));
             let busy = BusyConn {
                 conn,
-                to,
-                pool,
-                home,
+                to: to.clone(),
+                pool: Rc::clone(&self.pool),
+                home: accepted.home,
                 permit,
                 received_before,
                 progress,
-                trusted,
+                trusted: accepted.judged.trusted,
             };
-            let body = ResponseBody::new(incoming, judged.framing, busy, limit);
+            let framing = accepted.judged.framing;
+            let body = ResponseBody::new(accepted.incoming, framing, busy, limit);
             (body.framed(is_framed), None)
         };
         Ok(UpstreamExchange {
-            response: Response::from_parts(head, body),
+            response: Response::from_parts(accepted.head, body),
             peer,
             reused,
             head_time,
             upgrade,
         })
     }
+
+    /// Checks a response head that `conn` has given, and finds how long its content is.
+    fn accept(
+        &self,
+        response: Response<WireContent>,
+        conn: &UpstreamConn,
+        to: &Endpoint,
+        (method, may_upgrade): (&Method, bool),
+        options: &SendOptions,
+    ) -> Result<Accepted, NoHead> {
+        let malformed = |reason| NoHead::from(Failure::ResponseMalformed(reason));
+        let (mut head, incoming) = response.into_parts();
+        if head.status == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(reason) = refused_switch(conn, may_upgrade)
+        {
+            return Err(malformed(reason));
+        }
+        let binds = binds_connection(&head.headers);
+        let continues = continues_login(head.status, &head.headers);
+        let is_framed = take_frames(&mut head.headers);
+        if let Some(related) = Related::take(&mut head.headers) {
+            head.extensions.insert(related);
+        }
+        let is_http_2 = matches!(conn.sender, RequestSender::Http2(_));
+        if is_http_2 && http2::head_bytes(&head.headers) > self.limits.head_bytes {
+            return Err(malformed("head is too large"));
+        }
+        if head.version == Version::HTTP_2
+            && let Some(reason) = malformed_field(&head.headers)
+        {
+            return Err(malformed(reason));
+        }
+        let mut judged = framing::judge(&mut head, method)?;
+        if head.version == Version::HTTP_2 && judged.framing == Framing::UntilClose {
+            // An HTTP/2 stream has an end of its own.
+            judged.framing = Framing::Chunked;
+        }
+        let home = home(&options.pinning, binds);
+        if let Some(turn) = options.pinning.turn() {
+            turn.answered(continues);
+            if matches!(conn.sender, RequestSender::Linked(_)) {
+                turn.keep_linked(to.clone());
+            }
+        }
+        let incoming = match &conn.sender {
+            RequestSender::Http1(http1) => Http1Content::new(http1.clone(), judged.framing).into(),
+            RequestSender::Http2(_) | RequestSender::Linked(_) => incoming,
+        };
+        Ok(Accepted {
+            head,
+            incoming,
+            judged,
+            home,
+            is_framed,
+        })
+    }
+}
+
+/// A response head that holds what HTTP demands of it.
+struct Accepted {
+    head: response::Parts,
+    incoming: WireContent,
+    judged: JudgedHead,
+    /// Where the connection goes at the end of the content.
+    home: ConnHome,
+    /// Whether a parent sends the content in frames of the link.
+    is_framed: bool,
+}
+
+/// Takes a request target that `Uri` cannot hold out of the request, to be written as it is; a
+/// gateway gets it encoded.
+fn odd_target(
+    request: &mut Request<RequestBody>,
+    to: &Endpoint,
+    options: &SendOptions,
+) -> Option<Bytes> {
+    let odd = OddTarget::of(request).cloned()?;
+    if to.scheme.needs_gateway() {
+        *request.uri_mut() = odd.encoded();
+        return None;
+    }
+    *request.uri_mut() = Uri::from_static("/");
+    let origin = options.absolute.as_ref().map(|form| &form.origin);
+    Some(odd.written(origin))
 }
 
 type SendResult = Result<Response<WireContent>, NotSent>;
@@ -363,6 +375,23 @@ impl NoHead {
             refused: Refused::of(&error),
             is_of_connection: error.is_of_connection(),
             unsent,
+        }
+    }
+}
+
+impl NoHead {
+    /// The same with what a retry needs, after `received` bytes of the response.
+    fn into_failed(self, conn: &UpstreamConn, received: u64, permit: Permit) -> FailedExchange {
+        FailedExchange {
+            failed: SendFailure {
+                failure: conn.gateway_failure().unwrap_or(self.failure),
+                peer: Some(conn.peer),
+                origin_bytes: received,
+            },
+            unsent: self.unsent,
+            refused: self.refused,
+            connection_broke: self.is_of_connection || conn.is_closed(),
+            permit,
         }
     }
 }

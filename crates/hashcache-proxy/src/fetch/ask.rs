@@ -141,68 +141,30 @@ pub(crate) async fn ask(
         }
         before = Some(hop);
         let busy = origin_of.and_then(|site| site.begin(&hop.endpoint));
-        let stored_only = hop.peer().filter(|_| hop.wants_stored());
         // Fields that a sibling does not get: it may have the response to a request without them.
         let withheld =
             [COOKIE, REFERER].map(|name| request.headers().contains_key(&name).then_some(name));
         let copy = (is_repeatable && !is_last).then(|| copy_of(&request));
-        let options = SendOptions {
-            absolute: hop.absolute.clone(),
-            connect_time: match stored_only {
-                Some(sibling) => Some(sibling.connect_limit()),
-                None if hop.member().is_some() => Some(MEMBER_CONNECT),
-                None => others.connect_time(hop),
-            },
-            // A kept response has a permit; waiting for another one could block both.
-            permit_time: asking.kept.as_ref().map(|_| Duration::ZERO),
-            ..options.clone()
-        };
+        let mut options = options_for(hop, &others, options);
+        // A kept response has a permit; waiting for another one could block both.
+        options.permit_time = asking.kept.as_ref().map(|_| Duration::ZERO);
+        let others = Some(&others).filter(|others| copy.is_some() && others.is_any_up);
         let upstream = worker.upstream();
         // On the heap: otherwise every transfer would keep room for it until its end.
         let sending = Box::pin(upstream.try_send(&hop.endpoint, request, &options));
-        let mut sent = match stored_only {
-            Some(sibling) => {
-                let limit = sibling.connect_limit() + sibling.head_limit();
-                let late = |_| Err(SendFailure::from(Failure::FirstByteTimeout(limit)).into());
-                timeout(limit, sending).await.unwrap_or_else(late)
-            }
-            None if copy.is_none() || !others.is_any_up => sending.await,
-            None => match (hop.peer(), site) {
-                (Some(peer), _) => {
-                    let waited = patience.wait(peer, &others.peers, sending).await;
-                    waited.unwrap_or_else(|late| Err(SendFailure::from(late).into()))
-                }
-                (None, Some(site)) => {
-                    let is_in_service = || site.site.is_in_service(&hop.endpoint);
-                    let waited = while_in_service(sending, Duration::MAX, || {}, is_in_service);
-                    let waited = waited.await;
-                    waited.unwrap_or_else(|late| Err(SendFailure::from(late).into()))
-                }
-                (None, None) => sending.await,
-            },
-        };
+        let mut sent = wait_for(
+            sending,
+            hop,
+            others,
+            site.map(|site| &**site),
+            &mut patience,
+        )
+        .await;
         if let Some(site) = site {
             let path = path.as_deref().unwrap_or_default();
-            match origin_of {
-                Some(site) => note(worker, (site, path), (hop, busy), &mut sent),
-                None => {
-                    if let Ok(exchange) = &mut sent {
-                        let targets = &worker.common.live().store.targets;
-                        site.mark_cookies((path, &mut exchange.response), targets);
-                    }
-                }
-            }
+            note_of_site(worker, (site, path), (hop, busy), &mut sent);
         }
-        if let Some(sibling) = stored_only {
-            let had_it = is_usable(&sent, &withheld);
-            if !had_it {
-                worker.metrics.false_hit();
-            }
-            // A sibling that does not answer says nothing about its digest.
-            if hop.is_by_digest() && sent.is_ok() {
-                sibling.learned.note_result(had_it, Instant::now());
-            }
-        }
+        note_sibling(worker, hop, &sent, &withheld);
         match asking.judge(hop, (number, site.is_some()), sent, &withheld) {
             Judged::Answer(answered) => return Ok(answered),
             Judged::Final => break,
@@ -212,13 +174,60 @@ pub(crate) async fn ask(
     asking.end()
 }
 
-/// Notes what an origin of a site did, and marks its response.
-fn note(
+/// The options of a request for one hop.
+fn options_for(hop: &Hop, others: &Others, options: &SendOptions) -> SendOptions {
+    SendOptions {
+        absolute: hop.absolute.clone(),
+        connect_time: match hop.peer() {
+            Some(sibling) if hop.wants_stored() => Some(sibling.connect_limit()),
+            _ if hop.member().is_some() => Some(MEMBER_CONNECT),
+            _ => others.connect_time(hop),
+        },
+        ..options.clone()
+    }
+}
+
+/// Waits for what `hop` gives: a sibling for a short time, another hop for as long as it is
+/// expected to answer if there are `others` that could answer in its place.
+async fn wait_for(
+    sending: impl Future<Output = Result<UpstreamExchange, Unanswered>>,
+    hop: &Hop,
+    others: Option<&Others>,
+    site: Option<&SiteRequest>,
+    patience: &mut Patience,
+) -> Result<UpstreamExchange, Unanswered> {
+    let late = |failure: Failure| Err(SendFailure::from(failure).into());
+    let waited = match (hop.peer(), others, site) {
+        (Some(sibling), _, _) if hop.wants_stored() => {
+            let limit = sibling.connect_limit() + sibling.head_limit();
+            let waited = timeout(limit, sending).await;
+            return waited.unwrap_or_else(|_| late(Failure::FirstByteTimeout(limit)));
+        }
+        (Some(peer), Some(others), _) => patience.wait(peer, &others.peers, sending).await,
+        (None, Some(_), Some(site)) => {
+            let is_in_service = || site.site.is_in_service(&hop.endpoint);
+            while_in_service(sending, Duration::MAX, || {}, is_in_service).await
+        }
+        _ => return sending.await,
+    };
+    waited.unwrap_or_else(late)
+}
+
+/// Notes what a hop of a site did, and marks its response: that of a member was marked there but
+/// for its cookies.
+fn note_of_site(
     worker: &Worker,
     (site, path): (&SiteRequest, &str),
     (hop, busy): (&Hop, Option<Busy>),
     sent: &mut Result<UpstreamExchange, Unanswered>,
 ) {
+    if hop.member().is_some() {
+        if let Ok(exchange) = sent {
+            let targets = &worker.common.live().store.targets;
+            site.mark_cookies((path, &mut exchange.response), targets);
+        }
+        return;
+    }
     let outcome = match sent {
         Ok(exchange) => {
             let outcome = Outcome::of(exchange.response.status());
@@ -234,6 +243,26 @@ fn note(
     };
     if let Some(outcome) = outcome {
         site.site.note(&hop.endpoint, outcome);
+    }
+}
+
+/// Notes whether a sibling that was asked for what it has stored had it.
+fn note_sibling(
+    worker: &Worker,
+    hop: &Hop,
+    sent: &Result<UpstreamExchange, Unanswered>,
+    withheld: &Withheld,
+) {
+    let Some(sibling) = hop.peer().filter(|_| hop.wants_stored()) else {
+        return;
+    };
+    let had_it = is_usable(sent, withheld);
+    if !had_it {
+        worker.metrics.false_hit();
+    }
+    // A sibling that does not answer says nothing about its digest.
+    if hop.is_by_digest() && sent.is_ok() {
+        sibling.learned.note_result(had_it, Instant::now());
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::counters::ByteCount;
-use super::{FetchSpec, fetch, requester};
+use super::{FetchSpec, FetchTask, requester};
 use crate::worker::Worker;
 
 /// Begins a background validation, unless one is in progress or failed recently, or a quota of
@@ -48,7 +48,14 @@ pub(crate) fn revalidate_in_background(
     }
     let worker = Rc::clone(worker);
     spawn_local(async move {
-        fetch(worker, spec, Some(leader), reply, byte_count).await;
+        let task = FetchTask {
+            worker,
+            spec,
+            leader: Some(leader),
+            reply,
+            byte_count,
+        };
+        task.run().await;
         drop(counted);
     });
 }

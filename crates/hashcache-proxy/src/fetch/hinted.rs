@@ -29,7 +29,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::counters::ByteCount;
-use super::{Cause, Extent, FetchSpec, SelectedResponse, fetch, requester};
+use super::{Cause, Extent, FetchSpec, FetchTask, SelectedResponse, requester};
 use crate::route::Siblings;
 use crate::worker::Worker;
 
@@ -159,14 +159,14 @@ async fn run(worker: Rc<Worker>, spec: Box<FetchSpec>, counters: &LinkCounters) 
     };
     counters.coding.hint_followed();
     let (reply, _) = oneshot::channel();
-    Box::pin(fetch(
+    let task = FetchTask {
         worker,
         spec,
-        Some(leader),
+        leader: Some(leader),
         reply,
-        ByteCount::default(),
-    ))
-    .await;
+        byte_count: ByteCount::default(),
+    };
+    Box::pin(task.run()).await;
 }
 
 /// The fields of the request for a page that a request for its objects has too.

@@ -34,7 +34,7 @@ use super::spec::{Extent, FetchSpec, SHORT};
 use super::variant::{NewRow, PutPlan};
 use crate::metrics::Limit;
 use crate::route::Route;
-use crate::worker::Worker;
+use crate::worker::{LiveSettings, Worker};
 
 const PAGE: u64 = hashcache::PAGE as u64;
 
@@ -71,18 +71,22 @@ pub(super) struct BegunRangePut {
     pub(super) place: ObjectPlace,
 }
 
-/// Decides about a response, from its head; `plan` is where it would be stored. What another member
-/// stores is kept here in memory alone, and only whole.
-pub(super) fn judge(
-    worker: &Worker,
-    spec: &FetchSpec,
-    (exchange, storage): (&UpstreamExchange, Storage),
-    plan: PutPlan,
-    (request_time, response_time): (UnixTime, UnixTime),
-) -> StoreDecision {
-    let live = worker.common.live();
-    let ranges = &worker.common.collapse.ranges;
-    let response = &exchange.response;
+/// A response whose head has arrived.
+pub(super) struct Arrived<'a> {
+    pub(super) worker: &'a Worker,
+    pub(super) spec: &'a FetchSpec,
+    pub(super) exchange: &'a UpstreamExchange,
+    /// Where it would be stored. What another member stores is kept here in memory alone, and only
+    /// whole.
+    pub(super) storage: Storage,
+    /// When the request was sent, and this received.
+    pub(super) times: (UnixTime, UnixTime),
+}
+
+/// Decides about a response, from its head; `plan` is where it would be stored.
+pub(super) fn judge(arrived: &Arrived<'_>, plan: PutPlan) -> StoreDecision {
+    let (spec, response) = (arrived.spec, &arrived.exchange.response);
+    let live = arrived.worker.common.live();
     let judged = storable(
         &hashcache_http::Exchange {
             target: &spec.target,
@@ -91,75 +95,76 @@ pub(super) fn judge(
             exempt: spec.exempt(),
             status: response.status(),
             response: response.headers(),
-            request_time,
-            response_time,
+            request_time: arrived.times.0,
+            response_time: arrived.times.1,
         },
         &live.store,
     );
     let received = response.version();
-    let (facts, row) = match judged {
-        Storable::Whole { facts, row } => (facts.received_in(received), row),
+    match judged {
+        Storable::Whole { facts, row } => {
+            begin_whole(arrived, &live, plan, (facts.received_in(received), row))
+        }
         Storable::Partial { facts, row, range } => {
             let facts = facts.received_in(received);
+            let ranges = &arrived.worker.common.collapse.ranges;
             ranges.note_range(&plan.place.name);
-            match spec.extent {
-                // The client's own range does not begin and end at page boundaries; ours does.
-                Extent::AsAsked => return StoreDecision::Pass(NotStored::ContentRange),
-                // What may be cut is stored as a part, which answers ranges only.
-                Extent::Around(_)
-                    if range.complete.is_some_and(|length| length <= SHORT)
-                        && (covers_whole(&range).is_none()
-                            || if_range_value(&facts, response.headers()).is_none()) =>
-                {
-                    return StoreDecision::Small;
-                }
-                // Parts longer than a page together answer for the whole, so the origin must say
-                // how long it is when no range is asked for.
-                Extent::Around(_)
-                    if covers_whole(&range)
-                        .is_some_and(|length| length > SHORT && spec.may_be_cut(length)) =>
-                {
-                    return StoreDecision::Small;
-                }
-                Extent::Around(_) => {}
-                Extent::Whole => return StoreDecision::NotInParts,
+            match not_as_part(arrived, &facts, &range) {
+                Some(decision) => decision,
+                None => begin_part(arrived, &live, plan, (facts, row), range),
             }
-            if storage == Storage::Memory {
-                return StoreDecision::NotInParts;
-            }
-            let stored = stored_part(
-                response.headers(),
-                facts,
-                &live.store.targets,
-                (row, &plan),
-                response_time,
-            );
-            // No mark: the object is not complete.
-            let put = Put {
-                labels: labels_of(&worker.cache, spec.space, &spec.target, response.headers()),
-                ..Put::metadata(Bytes::new())
-            };
-            let part = begin_part(
-                worker,
-                plan,
-                stored,
-                range,
-                live.settings.max_object_size,
-                put,
-            );
-            return match part {
-                Some(part) => StoreDecision::Part(Box::new(part)),
-                None => StoreDecision::NotInParts,
-            };
         }
         Storable::No(_)
             if !matches!(spec.extent, Extent::AsAsked)
                 && response.status() == StatusCode::PARTIAL_CONTENT =>
         {
-            return StoreDecision::NotInParts;
+            StoreDecision::NotInParts
         }
-        Storable::No(reason) => return StoreDecision::Pass(reason),
-    };
+        Storable::No(reason) => StoreDecision::Pass(reason),
+    }
+}
+
+/// What becomes of a 206 that is not stored as a part.
+fn not_as_part(
+    arrived: &Arrived<'_>,
+    facts: &StoredFacts,
+    range: &ContentRange,
+) -> Option<StoreDecision> {
+    let (spec, fields) = (arrived.spec, arrived.exchange.response.headers());
+    match spec.extent {
+        // The client's own range does not begin and end at page boundaries; ours does.
+        Extent::AsAsked => return Some(StoreDecision::Pass(NotStored::ContentRange)),
+        Extent::Whole => return Some(StoreDecision::NotInParts),
+        Extent::Around(_) => {}
+    }
+    // What may be cut is stored as a part, which answers ranges only.
+    let is_short = range.complete.is_some_and(|length| length <= SHORT)
+        && (covers_whole(range).is_none() || if_range_value(facts, fields).is_none());
+    // Parts longer than a page together answer for the whole, so the origin must say how long it is
+    // when no range is asked for.
+    let may_be_cut =
+        covers_whole(range).is_some_and(|length| length > SHORT && spec.may_be_cut(length));
+    if is_short || may_be_cut {
+        return Some(StoreDecision::Small);
+    }
+    (arrived.storage == Storage::Memory).then_some(StoreDecision::NotInParts)
+}
+
+/// Begins the put of a whole response.
+fn begin_whole(
+    arrived: &Arrived<'_>,
+    live: &LiveSettings,
+    plan: PutPlan,
+    (facts, row): (StoredFacts, Option<VaryRow>),
+) -> StoreDecision {
+    let &Arrived {
+        worker,
+        spec,
+        storage,
+        times: (_, response_time),
+        ..
+    } = arrived;
+    let response = &arrived.exchange.response;
     let length = http_body::Body::size_hint(response.body()).exact();
     let most = live.settings.max_object_size;
     if let Some(length) = length.filter(|length| *length > most) {
@@ -169,44 +174,20 @@ pub(super) fn judge(
     let directives = ResponseDirectives::for_targets(response.headers(), &live.store.targets);
     let mut fields = fields_to_store(response.headers(), &directives);
     ensure_date(&mut fields, response_time);
-    // What another member stores is kept in memory for a short time only.
-    let is_packed = live.keeps_digests()
-        && storage == Storage::Disk
-        && length.is_none_or(|length| (LENGTH_MIN..=PACKED_BYTES_MAX).contains(&length))
-        && is_plain_text(facts.status, response.headers());
-    let mut memory = is_packed
-        .then(|| memory_for_pages(worker, spec, length))
-        .flatten();
+    let digest = live
+        .keeps_digests()
+        .then_some(hashcache_store::UNKNOWN_DIGEST);
     let mut stored = StoredResponse {
         facts,
         row,
         table: plan.table_with(&fields),
         fields,
-        digest: live
-            .keeps_digests()
-            .then_some(hashcache_store::UNKNOWN_DIGEST),
+        digest,
         pages: None,
     };
-    if memory.is_some() {
-        // The longest table that may follow must have room beside long fields.
-        let longest = length.unwrap_or(PACKED_BYTES_MAX);
-        stored.pages = Some(PageTable::announced(Some(longest)));
-        match stored.encode().is_some() {
-            true => stored.pages = Some(PageTable::announced(length)),
-            false => (memory, stored.pages) = (None, None),
-        }
-    }
-    if response.extensions().get::<WasPart>().is_some() {
-        ranges.note_range(&plan.place.name);
-    } else if matches!(spec.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
-        ranges.note_whole_only(&plan.place.name, spec.share.network(), Instant::now());
-    }
-    let in_parts = length.is_some()
-        && memory.is_none()
-        && facts.status == StatusCode::OK
-        && !ranges.is_whole_only(&plan.place.name, Instant::now())
-        && if_range_value(&stored.facts, &stored.fields).is_some()
-        && !refuses_ranges(response.headers());
+    let memory = announce_pages(arrived, live, &mut stored, length);
+    let in_parts = length.is_some() && memory.is_none() && may_have_parts(arrived, &plan, &stored);
+    let labels = labels_of(&worker.cache, spec.space, &spec.target, response.headers());
     let asked = PageRequest {
         client: spec.ends.client.ip(),
         target: &spec.target,
@@ -221,6 +202,7 @@ pub(super) fn judge(
     let mark = mark(place, &spec.fields, announced, known);
     let metadata = stored.encode();
     stored.pages = None;
+    let row = plan.new_row(&stored.fields);
     let put = metadata.clone().map(|metadata| Put {
         // That of the pages is known at their end.
         length: length.filter(|_| memory.is_none()),
@@ -232,28 +214,69 @@ pub(super) fn judge(
             true => Keep::AtEnd,
             false => Keep::Whole,
         },
-        labels: labels_of(&worker.cache, spec.space, &spec.target, response.headers()),
+        labels,
         ..Put::metadata(metadata)
     });
-    let row = plan.new_row(&stored.fields);
-    match plan
-        .intent
-        .zip(put)
-        .and_then(|(intent, put)| intent.writer(put).ok())
-    {
-        Some(writer) => StoreDecision::Store(Box::new(BegunPut {
-            writer: match memory {
-                Some(memory) => ContentWriter::in_pages(writer, memory),
-                None => ContentWriter::Plain(Box::new(writer)),
-            },
-            stored,
-            metadata: metadata.unwrap_or_default(),
-            length,
-            response_time,
-            row,
-        })),
-        None => StoreDecision::Pass(NotStored::NoUse),
+    let begun = plan.intent.zip(put);
+    let Some(writer) = begun.and_then(|(intent, put)| intent.writer(put).ok()) else {
+        return StoreDecision::Pass(NotStored::NoUse);
+    };
+    StoreDecision::Store(Box::new(BegunPut {
+        writer: match memory {
+            Some(memory) => ContentWriter::in_pages(writer, memory),
+            None => ContentWriter::Plain(Box::new(writer)),
+        },
+        stored,
+        metadata: metadata.unwrap_or_default(),
+        length,
+        response_time,
+        row,
+    }))
+}
+
+/// Announces the table of pages in the metadata of text that one end of a link may offer, with
+/// memory to pack it; `None`: the content is stored as it arrives.
+fn announce_pages(
+    arrived: &Arrived<'_>,
+    live: &LiveSettings,
+    stored: &mut StoredResponse,
+    length: Option<u64>,
+) -> Option<(Reservation, Reservation)> {
+    // What another member stores is kept in memory for a short time only.
+    let is_packed = live.keeps_digests()
+        && arrived.storage == Storage::Disk
+        && length.is_none_or(|length| (LENGTH_MIN..=PACKED_BYTES_MAX).contains(&length))
+        && is_plain_text(stored.facts.status, arrived.exchange.response.headers());
+    if !is_packed {
+        return None;
     }
+    let memory = memory_for_pages(arrived.worker, arrived.spec, length)?;
+    // The longest table that may follow must have room beside long fields.
+    let longest = length.unwrap_or(PACKED_BYTES_MAX);
+    stored.pages = Some(PageTable::announced(Some(longest)));
+    if stored.encode().is_none() {
+        stored.pages = None;
+        return None;
+    }
+    stored.pages = Some(PageTable::announced(length));
+    Some(memory)
+}
+
+/// Whether the response may be kept with less than its whole content: what lacks is asked for by
+/// ranges.
+fn may_have_parts(arrived: &Arrived<'_>, plan: &PutPlan, stored: &StoredResponse) -> bool {
+    let (response, spec) = (&arrived.exchange.response, arrived.spec);
+    let (ranges, name) = (&arrived.worker.common.collapse.ranges, &plan.place.name);
+    let is_complete = stored.facts.status == StatusCode::OK;
+    if response.extensions().get::<WasPart>().is_some() {
+        ranges.note_range(name);
+    } else if matches!(spec.extent, Extent::Around(_)) && is_complete {
+        ranges.note_whole_only(name, spec.share.network(), Instant::now());
+    }
+    is_complete
+        && !ranges.is_whole_only(name, Instant::now())
+        && if_range_value(&stored.facts, &stored.fields).is_some()
+        && !refuses_ranges(response.headers())
 }
 
 /// Sets memory aside for content that is stored in pages; `None`: it is stored as it arrives.
@@ -319,9 +342,32 @@ pub(super) fn note_too_large(worker: &Worker, length: u64, max_object_size: u64)
     });
 }
 
-/// Begins an incomplete object with the range that a 206 contains; `None` if its ranges cannot be
-/// combined.
+/// Begins an incomplete object with the range that a 206 contains.
 fn begin_part(
+    arrived: &Arrived<'_>,
+    live: &LiveSettings,
+    plan: PutPlan,
+    (facts, row): (StoredFacts, Option<VaryRow>),
+    range: ContentRange,
+) -> StoreDecision {
+    let (worker, spec) = (arrived.worker, arrived.spec);
+    let fields = arrived.exchange.response.headers();
+    let targets = &live.store.targets;
+    let stored = stored_part(fields, facts, targets, (row, &plan), arrived.times.1);
+    // No mark: the object is not complete.
+    let put = Put {
+        labels: labels_of(&worker.cache, spec.space, &spec.target, fields),
+        ..Put::metadata(Bytes::new())
+    };
+    let most = live.settings.max_object_size;
+    match combinable(worker, plan, stored, range, most, put) {
+        Some(part) => StoreDecision::Part(Box::new(part)),
+        None => StoreDecision::NotInParts,
+    }
+}
+
+/// The put of an incomplete object; `None` if its ranges cannot be combined.
+fn combinable(
     worker: &Worker,
     plan: PutPlan,
     stored: StoredResponse,

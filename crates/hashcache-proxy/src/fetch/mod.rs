@@ -53,7 +53,7 @@ use hashcache_link::hints::Hints;
 use hashcache_site::mirror::note_negotiation;
 use hashcache_store::StoredResponse;
 use hashcache_store::collapse::{Leader, SharedFailure, SharedResponse};
-use hashcache_upstream::SendOptions;
+use hashcache_upstream::{ResponseBody, SendOptions};
 use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
 use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
@@ -62,7 +62,7 @@ use self::confirm::confirm;
 use self::content_hash::ContentHash;
 use self::counters::{ByteCount, Trailers};
 use self::fields::{copy_for_upstream, request, strip_for_storing, whole_of_part};
-use self::judge::{BegunPut, BegunRangePut, StoreDecision, judge};
+use self::judge::{Arrived, BegunPut, BegunRangePut, StoreDecision, judge};
 use self::pump::{RESUMES_MAX, Transfer};
 use self::rest::Asked;
 use self::spec::{is_failing, is_withdrawn};
@@ -71,219 +71,382 @@ use crate::metrics::CountedBytes;
 use crate::route::{Route, Siblings};
 use crate::worker::Worker;
 
-/// Runs a fetch. `byte_count` counts the bytes from upstream.
-pub(crate) async fn fetch(
-    worker: Rc<Worker>,
-    mut spec: Box<FetchSpec>,
-    leader: Option<Leader>,
-    reply: Reply,
-    byte_count: ByteCount,
-) {
-    let intents = Intents::draw(&worker, &spec);
-    let request_time = worker.common.now();
-    let mut answered = match ask_origin(&worker, &mut spec).await {
-        Ok(answered) => answered,
-        Err(failure) => {
-            worker.metrics.fetched(failure.origin_bytes, 0);
-            // What a hop did for an earlier attempt says nothing of this one.
-            byte_count.set_free(false);
-            byte_count.add(failure.origin_bytes);
-            worker
-                .common
-                .collapse
-                .failed(&spec.place.name, spec.share.network(), Instant::now());
-            if let Some(leader) = leader.filter(|_| failure.failure.is_of_next_hop()) {
-                leader.failed(shared_failure(&spec, failure.failure.clone()));
-            }
-            let _ = reply.send(Err(failure));
+/// A fetch, and whoever hears of it.
+pub(crate) struct FetchTask {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) spec: Box<FetchSpec>,
+    /// Tells the followers; `None`: the fetch is for one request alone.
+    pub(crate) leader: Option<Leader>,
+    /// Tells the request that has begun it.
+    pub(crate) reply: Reply,
+    /// Counts the bytes from upstream.
+    pub(crate) byte_count: ByteCount,
+}
+
+/// When a request was sent and its response head received.
+type Times = (UnixTime, UnixTime);
+
+impl FetchTask {
+    /// Carries the fetch out, to the end of its content.
+    pub(crate) async fn run(mut self) {
+        let intents = Intents::draw(&self.worker, &self.spec);
+        let request_time = self.worker.common.now();
+        let mut answered = match ask_origin(&self.worker, &mut self.spec).await {
+            Ok(answered) => answered,
+            Err(failure) => return self.fail(failure),
+        };
+        self.byte_count.set_free(answered.is_stored_nearby());
+        let times = (request_time, self.worker.common.now());
+        self.follow_hints(&mut answered);
+        if self.spec.cause == Cause::Hint && !hinted::is_wanted(&answered.exchange.response) {
+            // Whoever waits asks for it.
             return;
         }
-    };
-    byte_count.set_free(answered.is_stored_nearby());
-    let response_time = worker.common.now();
-    let hints = answered
-        .exchange
-        .response
-        .extensions_mut()
-        .remove::<Hints>();
-    if let Some(hints) = hints {
-        hinted::follow(&worker, &spec, &hints);
-    }
-    if spec.cause == Cause::Hint && !hinted::is_wanted(&answered.exchange.response) {
-        // Whoever waits asks for it.
-        return;
-    }
-    spec.route = spec
-        .route
-        .map(|route| route.map(|route| route.beginning_with(answered.hop)));
-    strip_for_storing(spec.space, answered.exchange.response.headers_mut());
-    let length_max = match spec.extent {
-        // A 206 that nobody asked for is no answer to rely on.
-        Extent::AsAsked if !spec.fields.contains_key(RANGE) => 0,
-        Extent::AsAsked => u64::MAX,
-        Extent::Around(_) => WHOLE_PART_MAX,
-        Extent::Whole => 0,
-    };
-    let response = &mut answered.exchange.response;
-    whole_of_part(response, length_max, |length| spec.may_be_cut(length));
-    if matches!(spec.space, Space::Mirror(_)) {
-        let response = &mut answered.exchange.response;
-        note_negotiation(&spec.fields, response.status(), response.headers_mut());
-    }
-    let exchange = &answered.exchange;
-    tracing::trace!(
-        peer = %exchange.peer,
-        reused = exchange.reused,
-        head_time = ?exchange.head_time,
-        status = exchange.response.status().as_u16(),
-        "response head"
-    );
-    if !answered.next_hop.is_sibling() && !answered.next_hop.is_member() {
-        let collapse = &worker.common.collapse;
-        collapse.note_head_time(spec.client_and_origin(), exchange.head_time);
-    }
-    hint_clock(&worker, &spec, &answered, response_time);
-    let status = answered.exchange.response.status();
-    if status == StatusCode::NOT_MODIFIED && (spec.selected.is_some() || spec.choices.is_some()) {
-        match spoken_of(&worker, &mut spec, answered.exchange.response.headers()).await {
-            Some(selected) => {
-                let times = (request_time, response_time);
-                let tell = (leader, reply, &byte_count);
-                let as_of = intents.drawn();
-                let confirming = confirm(&worker, &spec, (selected, as_of), answered, times, tell);
-                // On the heap, as all that few fetches need.
-                Box::pin(confirming).await;
-            }
-            None => {
-                // The 304 is for a response that is not the stored one: ask again without
-                // conditions.
-                drop(answered);
-                Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
-            }
+        self.settle(&mut answered);
+        self.learn_from(&answered, times.1);
+        let status = answered.exchange.response.status();
+        if self.has_own_condition() && status == StatusCode::NOT_MODIFIED {
+            // On the heap, as all that few fetches need.
+            return Box::pin(self.not_modified(answered, &intents, times)).await;
         }
-        return;
+        if self.has_own_condition()
+            && status == StatusCode::PRECONDITION_FAILED
+            && !has_strict_condition(&self.spec.fields)
+        {
+            // It answers a condition that the client has not set.
+            return self.again_without_condition(answered).await;
+        }
+        if is_failing(status) {
+            self.note_failed();
+        }
+        match self.decide(&answered, intents, times).await {
+            StoreDecision::Store(begun) => self.store(answered, *begun).await,
+            // On the heap, as all that few fetches need.
+            StoreDecision::Part(part) => Box::pin(self.store_part(answered, *part)).await,
+            StoreDecision::Small => self.again_as_whole(answered).await,
+            StoreDecision::NotInParts => self.not_in_parts(&answered),
+            StoreDecision::Pass(reason) => self.pass(answered, reason, times.1),
+        }
     }
-    let is_our_condition = spec.selected.is_some() || spec.choices.is_some();
-    if status == StatusCode::PRECONDITION_FAILED
-        && is_our_condition
-        && !has_strict_condition(&spec.fields)
-    {
-        // It answers a condition that the client has not set.
-        (spec.selected, spec.choices) = (None, None);
+
+    /// No response could be had.
+    fn fail(self, failure: AskFailure) {
+        self.worker.metrics.fetched(failure.origin_bytes, 0);
+        // What a hop did for an earlier attempt says nothing of this one.
+        self.byte_count.set_free(false);
+        self.byte_count.add(failure.origin_bytes);
+        self.note_failed();
+        if let Some(leader) = self.leader.filter(|_| failure.failure.is_of_next_hop()) {
+            leader.failed(shared_failure(&self.spec, failure.failure.clone()));
+        }
+        let _ = self.reply.send(Err(failure));
+    }
+
+    /// Remembers that a validation has failed: the next one in the background waits.
+    fn note_failed(&self) {
+        let (name, client) = (&self.spec.place.name, self.spec.share.network());
+        let collapse = &self.worker.common.collapse;
+        collapse.failed(name, client, Instant::now());
+    }
+
+    /// Fetches what a parent names beside its response.
+    fn follow_hints(&self, answered: &mut Answered) {
+        let extensions = answered.exchange.response.extensions_mut();
+        if let Some(hints) = extensions.remove::<Hints>() {
+            hinted::follow(&self.worker, &self.spec, &hints);
+        }
+    }
+
+    /// Makes of the response head what may be stored and judged.
+    fn settle(&mut self, answered: &mut Answered) {
+        let spec = &mut self.spec;
+        if let Ok(Some(route)) = std::mem::replace(&mut spec.route, Ok(None)) {
+            spec.route = Ok(Some(route.beginning_with(answered.hop)));
+        }
+        let response = &mut answered.exchange.response;
+        strip_for_storing(spec.space, response.headers_mut());
+        let length_max = match spec.extent {
+            // A 206 that nobody asked for is no answer to rely on.
+            Extent::AsAsked if !spec.fields.contains_key(RANGE) => 0,
+            Extent::AsAsked => u64::MAX,
+            Extent::Around(_) => WHOLE_PART_MAX,
+            Extent::Whole => 0,
+        };
+        whole_of_part(response, length_max, |length| spec.may_be_cut(length));
+        if matches!(spec.space, Space::Mirror(_)) {
+            note_negotiation(&spec.fields, response.status(), response.headers_mut());
+        }
+    }
+
+    /// Notes what the response head shows of the origin: its usual time, and the time it has.
+    fn learn_from(&self, answered: &Answered, now: UnixTime) {
+        let exchange = &answered.exchange;
+        tracing::trace!(
+            peer = %exchange.peer,
+            reused = exchange.reused,
+            head_time = ?exchange.head_time,
+            status = exchange.response.status().as_u16(),
+            "response head"
+        );
+        if !answered.next_hop.is_sibling() && !answered.next_hop.is_member() {
+            let collapse = &self.worker.common.collapse;
+            collapse.note_head_time(self.spec.client_and_origin(), exchange.head_time);
+        }
+        hint_clock(&self.worker, &self.spec, answered, now);
+    }
+
+    /// Whether this proxy has set a condition of its own.
+    fn has_own_condition(&self) -> bool {
+        self.spec.selected.is_some() || self.spec.choices.is_some()
+    }
+
+    /// Answers with the stored response that the 304 confirms. If it is about another one, asks
+    /// again without conditions.
+    async fn not_modified(mut self, answered: Box<Answered>, intents: &Intents, times: Times) {
+        let fields = answered.exchange.response.headers();
+        let Some(selected) = spoken_of(&self.worker, &mut self.spec, fields).await else {
+            return self.again_without_condition(answered).await;
+        };
+        let stored = (selected, intents.drawn());
+        let tell = (self.leader, self.reply, &self.byte_count);
+        confirm(&self.worker, &self.spec, stored, answered, times, tell).await;
+    }
+
+    async fn again_without_condition(mut self, answered: Box<Answered>) {
+        (self.spec.selected, self.spec.choices) = (None, None);
         drop(answered);
-        Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
-        return;
+        Box::pin(self.run()).await;
     }
-    if is_failing(status) {
-        worker
-            .common
-            .collapse
-            .failed(&spec.place.name, spec.share.network(), Instant::now());
+
+    /// Asks for the whole content: the range is too small to be worth parts, or the content may be
+    /// longer than the origin says.
+    async fn again_as_whole(mut self, answered: Box<Answered>) {
+        self.count(&answered.exchange.response);
+        drop(answered);
+        self.spec.extent = Extent::Whole;
+        Box::pin(self.run()).await;
     }
-    let outcome = match is_error(status) && spec.on_error == OnError::ServeIfError {
-        // The stored response is served instead of this error.
-        true => StoreDecision::Pass(NotStored::Status),
-        false => {
-            let plan = plan_put(&worker, &spec, exchange, intents, leader.is_some()).await;
-            let storage = match answered.next_hop.is_member() {
+
+    /// Decides what becomes of the response.
+    async fn decide(&self, answered: &Answered, intents: Intents, times: Times) -> StoreDecision {
+        let (worker, spec, exchange) = (&self.worker, &self.spec, &answered.exchange);
+        if is_error(exchange.response.status()) && spec.on_error == OnError::ServeIfError {
+            // The stored response is served instead of this error.
+            return StoreDecision::Pass(NotStored::Status);
+        }
+        let plan = plan_put(worker, spec, exchange, intents, self.leader.is_some()).await;
+        let arrived = Arrived {
+            worker,
+            spec,
+            exchange,
+            storage: match answered.next_hop.is_member() {
                 true => Storage::Memory,
                 false => Storage::Disk,
-            };
-            judge(
-                &worker,
-                &spec,
-                (exchange, storage),
-                plan,
-                (request_time, response_time),
-            )
+            },
+            times,
+        };
+        judge(&arrived, plan)
+    }
+
+    /// The ranges of the response cannot be combined: the client's own range is asked for.
+    fn not_in_parts(self, answered: &Answered) {
+        self.count(&answered.exchange.response);
+        let (from, requester) = (self.spec.client_and_origin(), requester(&self.spec.fields));
+        if let Some(leader) = self.leader {
+            leader.not_shared(from, requester, Instant::now());
         }
-    };
-    match outcome {
-        StoreDecision::Store(begun) => {
-            worker.common.not_stored.forget(&spec.place.key);
-            store(worker, spec, answered, *begun, leader, reply, byte_count).await;
-        }
-        StoreDecision::Part(part) => {
-            let storing = store_part(&worker, &spec, answered, *part, leader, reply, &byte_count);
-            Box::pin(storing).await;
-        }
-        StoreDecision::Small => {
-            let bytes = exchange.response.body().origin_bytes();
-            byte_count.add(bytes);
-            worker.metrics.fetched(bytes, 0);
-            drop(answered);
-            spec.extent = Extent::Whole;
-            Box::pin(fetch(worker, spec, leader, reply, byte_count)).await;
-        }
-        StoreDecision::NotInParts => {
-            let bytes = exchange.response.body().origin_bytes();
-            byte_count.add(bytes);
-            worker.metrics.fetched(bytes, 0);
-            if let Some(leader) = leader {
-                leader.not_shared(
-                    spec.client_and_origin(),
-                    requester(&spec.fields),
-                    Instant::now(),
-                );
+        let _ = self.reply.send(Ok(Fetched::NotInParts));
+    }
+
+    /// Gives the response to its client, and stores nothing.
+    fn pass(self, answered: Box<Answered>, reason: NotStored, response_time: UnixTime) {
+        let Self {
+            worker,
+            spec,
+            leader,
+            reply,
+            byte_count,
+        } = self;
+        let status = answered.exchange.response.status();
+        let not_stored = &worker.common.not_stored;
+        not_stored.note(&spec.place.key, reason, response_time);
+        if let Some(leader) = leader {
+            let (from, requester) = (spec.client_and_origin(), requester(&spec.fields));
+            // Neither an error nor a response to a request that no client has made shows whether
+            // the next response can be shared. Nor does a 412, which is about the precondition of
+            // this client.
+            if is_failing(status) {
+                let status = status.as_u16();
+                leader.failed(shared_failure(&spec, Failure::OriginStatus { status }));
+            } else if spec.cause != Cause::Hint && status != StatusCode::PRECONDITION_FAILED {
+                leader.not_shared(from, requester, Instant::now());
             }
-            let _ = reply.send(Ok(Fetched::NotInParts));
         }
-        StoreDecision::Pass(reason) => {
-            let not_stored = &worker.common.not_stored;
-            not_stored.note(&spec.place.key, reason, response_time);
-            match leader {
-                // Neither an error nor a response to a request that no client has made shows
-                // whether the next response can be shared.
-                Some(leader) if is_failing(status) => {
-                    let status = status.as_u16();
-                    leader.failed(shared_failure(&spec, Failure::OriginStatus { status }));
-                }
-                // Nor does a 412, which is about the precondition of this client.
-                Some(leader)
-                    if spec.cause != Cause::Hint && status != StatusCode::PRECONDITION_FAILED =>
-                {
-                    leader.not_shared(
-                        spec.client_and_origin(),
-                        requester(&spec.fields),
-                        Instant::now(),
-                    );
-                }
-                Some(_) | None => {}
+        if is_withdrawn(reason) && replaces_stored(status) && spec.replaces.is_some() {
+            worker.cache.invalidate(&spec.place.name);
+        }
+        let response = passed_on(answered.exchange.response, response_time, Upgrading::No);
+        let is_of_client = matches!(spec.cause, Cause::Request | Cause::RequestByHint);
+        let route = spec.route.ok().flatten().filter(|_| is_of_client);
+        let rest = match route {
+            Some(route) => {
+                let asked = Asked {
+                    target: spec.target,
+                    fields: spec.fields,
+                    version: spec.version,
+                    share: spec.share,
+                    ends: spec.ends,
+                    route,
+                };
+                Rest::of(&worker, asked, &response)
             }
-            if is_withdrawn(reason) && replaces_stored(status) && spec.replaces.is_some() {
-                worker.cache.invalidate(&spec.place.name);
-            }
-            let response = passed_on(answered.exchange.response, response_time, Upgrading::No);
-            let is_of_client = matches!(spec.cause, Cause::Request | Cause::RequestByHint);
-            let route = spec.route.ok().flatten().filter(|_| is_of_client);
-            let rest = match route {
-                Some(route) => {
-                    let asked = Asked {
-                        target: spec.target,
-                        fields: spec.fields,
-                        version: spec.version,
-                        share: spec.share,
-                        ends: spec.ends,
-                        route,
-                    };
-                    Rest::of(&worker, asked, &response)
-                }
-                None => None,
-            };
-            let sent = reply.send(Ok(Fetched::Passed {
-                response: Box::new(response),
-                reason,
-                next_hop: answered.next_hop,
-                rest,
-            }));
-            // Nobody waits for it, so nobody else counts it.
-            if let Err(Ok(Fetched::Passed { response, .. })) = sent {
-                let bytes = response.body().origin_bytes();
-                byte_count.add(bytes);
-                worker.metrics.fetched(bytes, 0);
-            }
+            None => None,
+        };
+        let sent = reply.send(Ok(Fetched::Passed {
+            response: Box::new(response),
+            reason,
+            next_hop: answered.next_hop,
+            rest,
+        }));
+        // Nobody waits for it, so nobody else counts it.
+        if let Err(Ok(Fetched::Passed { response, .. })) = sent {
+            count(&worker, &byte_count, &response);
         }
     }
+
+    /// Counts a response of which no more is read.
+    fn count(&self, response: &Response<ResponseBody>) {
+        count(&self.worker, &self.byte_count, response);
+    }
+
+    /// Stores the range that the response has, and tells who waits for it.
+    async fn store_part(self, answered: Box<Answered>, part: BegunRangePut) {
+        let (worker, spec) = (&self.worker, &self.spec);
+        let BegunRangePut {
+            hit,
+            stored,
+            claim,
+            awaited,
+            skip,
+            row,
+            place,
+        } = part;
+        claim.guard.note_arriving();
+        if let Some(row) = row {
+            add_row(worker, &place.key, row).await;
+        }
+        if let Some(leader) = self.leader {
+            leader.validated(spec.client_and_origin(), requester(&spec.fields));
+        }
+        let _ = self.reply.send(Ok(Fetched::Begun {
+            hit,
+            stored: Box::new(stored),
+            place,
+            awaited,
+            next_hop: answered.next_hop,
+        }));
+        let body = answered.exchange.response.into_body();
+        range_fetch::pump(
+            worker,
+            claim.writer,
+            claim.guard,
+            body,
+            skip,
+            &self.byte_count,
+        )
+        .await;
+    }
+
+    /// Stores the whole response while its readers follow.
+    async fn store(self, answered: Box<Answered>, begun: BegunPut) {
+        let Self {
+            worker,
+            spec,
+            leader,
+            reply,
+            byte_count,
+        } = self;
+        worker.common.not_stored.forget(&spec.place.key);
+        let BegunPut {
+            writer,
+            stored,
+            metadata,
+            length,
+            response_time,
+            row,
+        } = begun;
+        // Before the reply: requests that arrive after it must find the row.
+        if let Some(row) = row {
+            add_row(&worker, &spec.place.key, row).await;
+        }
+        // Before the reply: a fetch without a follower would end at once.
+        let part = wanted_part(&spec, &stored, length, response_time);
+        let follower = writer.follow(part.map_or(0, |part| part.first));
+        let (head, body) =
+            passed_on(answered.exchange.response, response_time, Upgrading::No).into_parts();
+        let facts = stored.facts;
+        let etag = stored.fields.get(ETAG).cloned();
+        let digest =
+            ContentDigest::promised(&stored.fields).filter(|_| facts.status == StatusCode::OK);
+        let can_resume = facts.flags.has(FactFlags::STRONG_ETAG) && facts.status == StatusCode::OK;
+        if let Some(leader) = &leader {
+            let shared = SharedResponse {
+                stored,
+                length,
+                ignores_range: !matches!(spec.extent, Extent::AsAsked),
+                requester: requester(&spec.fields),
+                stream: writer.stream(),
+            };
+            leader.share(spec.client_and_origin(), shared);
+        }
+        let response = Response::from_parts(head, ());
+        let trailers = Trailers::default();
+        let is_stored = writer.is_stored();
+        let sent = reply.send(Ok(Fetched::Stored {
+            response,
+            facts,
+            is_stored,
+            follower,
+            length,
+            part,
+            trailers: Rc::clone(&trailers),
+            next_hop: answered.next_hop,
+        }));
+        // If the client has left, this drops its follower, so that it does not keep the fetch running.
+        drop(sent);
+        let link = match &spec.route {
+            Ok(Some(route)) if route.has_link() => spec.link(),
+            _ => LinkCoding::Unchanged,
+        };
+        let hash = ContentHash::of(&metadata, &body);
+        let mut transfer = Transfer {
+            etag: etag.filter(|_| can_resume),
+            resumes_left: RESUMES_MAX,
+            skip: 0,
+            link,
+            metadata,
+            hash,
+            length,
+            was_announced: length.is_some(),
+            earlier_bytes: 0,
+            received: 0,
+            earlier_link_bytes: 0,
+            counted: CountedBytes::default(),
+            digest,
+            trailers,
+            worker,
+            spec,
+            byte_count,
+        };
+        transfer.run(writer, body).await;
+        drop(leader);
+    }
+}
+
+fn count(worker: &Worker, byte_count: &ByteCount, response: &Response<ResponseBody>) {
+    let bytes = response.body().origin_bytes();
+    byte_count.add(bytes);
+    worker.metrics.fetched(bytes, 0);
 }
 
 fn shared_failure(spec: &FetchSpec, failure: Failure) -> SharedFailure {
@@ -418,42 +581,6 @@ fn hint_clock(worker: &Worker, spec: &FetchSpec, answered: &Answered, now: UnixT
     }
 }
 
-async fn store_part(
-    worker: &Rc<Worker>,
-    spec: &FetchSpec,
-    answered: Box<Answered>,
-    part: BegunRangePut,
-    leader: Option<Leader>,
-    reply: Reply,
-    byte_count: &ByteCount,
-) {
-    let BegunRangePut {
-        hit,
-        stored,
-        claim,
-        awaited,
-        skip,
-        row,
-        place,
-    } = part;
-    claim.guard.note_arriving();
-    if let Some(row) = row {
-        add_row(worker, &place.key, row).await;
-    }
-    if let Some(leader) = leader {
-        leader.validated(spec.client_and_origin(), requester(&spec.fields));
-    }
-    let _ = reply.send(Ok(Fetched::Begun {
-        hit,
-        stored: Box::new(stored),
-        place,
-        awaited,
-        next_hop: answered.next_hop,
-    }));
-    let body = answered.exchange.response.into_body();
-    range_fetch::pump(worker, claim.writer, claim.guard, body, skip, byte_count).await;
-}
-
 /// The range that the client asked for, if it is a single range.
 fn wanted_part(
     spec: &FetchSpec,
@@ -465,89 +592,6 @@ fn wanted_part(
         RangeAnswer::Part(range) => Some(range),
         RangeAnswer::Whole | RangeAnswer::Parts(_) | RangeAnswer::NotSatisfiable => None,
     }
-}
-
-async fn store(
-    worker: Rc<Worker>,
-    spec: Box<FetchSpec>,
-    answered: Box<Answered>,
-    begun: BegunPut,
-    leader: Option<Leader>,
-    reply: Reply,
-    byte_count: ByteCount,
-) {
-    let BegunPut {
-        writer,
-        stored,
-        metadata,
-        length,
-        response_time,
-        row,
-    } = begun;
-    // Before the reply: requests that arrive after it must find the row.
-    if let Some(row) = row {
-        add_row(&worker, &spec.place.key, row).await;
-    }
-    // Before the reply: a fetch without a follower would end at once.
-    let part = wanted_part(&spec, &stored, length, response_time);
-    let follower = writer.follow(part.map_or(0, |part| part.first));
-    let (head, body) =
-        passed_on(answered.exchange.response, response_time, Upgrading::No).into_parts();
-    let facts = stored.facts;
-    let etag = stored.fields.get(ETAG).cloned();
-    let digest = ContentDigest::promised(&stored.fields).filter(|_| facts.status == StatusCode::OK);
-    let can_resume = facts.flags.has(FactFlags::STRONG_ETAG) && facts.status == StatusCode::OK;
-    if let Some(leader) = &leader {
-        let shared = SharedResponse {
-            stored,
-            length,
-            ignores_range: !matches!(spec.extent, Extent::AsAsked),
-            requester: requester(&spec.fields),
-            stream: writer.stream(),
-        };
-        leader.share(spec.client_and_origin(), shared);
-    }
-    let response = Response::from_parts(head, ());
-    let trailers = Trailers::default();
-    let is_stored = writer.is_stored();
-    let sent = reply.send(Ok(Fetched::Stored {
-        response,
-        facts,
-        is_stored,
-        follower,
-        length,
-        part,
-        trailers: Rc::clone(&trailers),
-        next_hop: answered.next_hop,
-    }));
-    // If the client has left, this drops its follower, so that it does not keep the fetch running.
-    drop(sent);
-    let link = match &spec.route {
-        Ok(Some(route)) if route.has_link() => spec.link(),
-        _ => LinkCoding::Unchanged,
-    };
-    let hash = ContentHash::of(&metadata, &body);
-    let mut transfer = Transfer {
-        etag: etag.filter(|_| can_resume),
-        resumes_left: RESUMES_MAX,
-        skip: 0,
-        link,
-        metadata,
-        hash,
-        length,
-        was_announced: length.is_some(),
-        earlier_bytes: 0,
-        received: 0,
-        earlier_link_bytes: 0,
-        counted: CountedBytes::default(),
-        digest,
-        trailers,
-        worker,
-        spec,
-        byte_count,
-    };
-    transfer.run(writer, body).await;
-    drop(leader);
 }
 
 /// A 206 that is asked for with a rounded range and has all of a representation is stored whole up

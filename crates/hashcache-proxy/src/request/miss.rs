@@ -24,7 +24,7 @@ use super::range_miss;
 use super::stored_form::note_pages;
 use super::transaction::{Fetch, ForwardReason, Found, Next, Served, Transaction};
 use crate::access_log::Outcome;
-use crate::fetch::{self, Cause, Extent, Fetched, SelectedResponse};
+use crate::fetch::{self, Cause, Extent, FetchTask, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 
 /// Follows another request's fetch, or returns the fetch to begin.
@@ -202,13 +202,14 @@ pub(super) async fn begin(
         worker.metrics.limit(Limit::Memory);
         return Err(NO_MEMORY);
     };
-    let fetching = Box::pin(fetch::fetch(
+    let task = FetchTask {
         worker,
         spec,
         leader,
         reply,
-        log_entry.byte_count(),
-    ));
+        byte_count: log_entry.byte_count(),
+    };
+    let fetching = Box::pin(task.run());
     let size = size_of_val(&*fetching) as u64;
     debug_assert!(size <= FETCH_BYTES, "{size} bytes");
     spawn_local(async move {

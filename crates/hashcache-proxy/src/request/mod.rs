@@ -6,8 +6,9 @@
 //!                                                   └──▶ miss ─▶ join or begin a fetch ─▶ follow
 //! ```
 //!
-//! Called by `hashcache-wire`, once a request. A hit is answered in [`hit`]; a hit in memory for a
-//! plain request is answered in [`memory_hit`] before this is called.
+//! Called by `hashcache-wire`, once a request. [`forward`] and [`site`] make of it what the store
+//! or an origin can answer. A hit is answered in [`hit`]; a hit in memory for a plain request is
+//! answered in [`memory_hit`] before this is called.
 //!
 //! Invariant: every request ends in exactly one answer and one log entry.
 
@@ -15,6 +16,7 @@ pub(crate) mod assembly;
 pub(crate) mod body;
 mod digest;
 mod follow;
+mod forward;
 mod framed;
 mod hit;
 mod linked;
@@ -38,28 +40,24 @@ mod validate;
 
 use std::rc::Rc;
 
-use hashcache_access::AccessAction;
 use hashcache_base::failure::Failure;
 use hashcache_base::net::address::check_port;
 use hashcache_http::{
-    Forward, RequestTarget, Reuse, Scheme, Space, StaleAllowance, answers_overrides,
-    asks_for_upgrade, cache_key,
+    Forward, Reuse, Space, StaleAllowance, answers_overrides, asks_for_upgrade, cache_key,
 };
 use hashcache_store::{StoreLookup, look_up};
-use hashcache_upstream::gateway;
-use hashcache_wire::{ClientBody, HeadInfo, RequestForm, RequestHead};
-use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use hashcache_wire::{ClientBody, HeadInfo, RequestHead};
+use http::header::PROXY_AUTHORIZATION;
+use http::{HeaderMap, Request, Response, StatusCode};
 
 use self::body::Body;
 use self::linked::LinkedRequest;
 use self::page_object::note_object;
-use self::target::{max_forwards, may_use_gateway, not_admin, parse, strip};
+use self::target::strip;
 use self::transaction::{
     Answer, ClientRequest, ForwardReason, Found, Login, Next, Served, Transaction,
 };
 use crate::access_log::Outcome;
-use crate::connect;
 use crate::connection::Connection;
 use crate::fetch::SelectedResponse;
 use crate::fetch::counters::ByteCount;
@@ -67,9 +65,7 @@ use crate::fetch::variant::with_objects;
 use crate::log_entry::LogEntryBuilder;
 use crate::metrics::Limit;
 use crate::page::{self, PageContext, PageReader};
-use crate::permission::{LoginField, Permission, permit};
 use crate::reuse::may_stand_in;
-use crate::settings::Mode;
 
 /// Answers one request.
 pub(crate) async fn handle(
@@ -138,167 +134,38 @@ fn failed(
     page::failure(failure, &context).map(Body::full)
 }
 
+/// Lets `forward` or `site` answer.
 async fn serve(
     connection: &Rc<Connection>,
     mut request: Box<Request<ClientBody>>,
     info: &HeadInfo,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
-    let common = &connection.worker.common;
-    // In front of a site there are no rules.
-    let is_from_member = !common.is_reverse() && connection.is_from_member(request.headers());
-    if let Some(failure) = connection.denied().filter(|_| !is_from_member) {
+    if !connection.worker.common.is_reverse() {
+        return forward::serve(connection, request, info, log_entry).await;
+    }
+    if let Some(failure) = connection.denied() {
         return Err(failure);
     }
-    let login = LoginField::Asked(request.headers_mut().remove(PROXY_AUTHORIZATION));
-    strip(&mut request, info)?;
-    if let Some(intercepted) = &connection.intercepted {
-        intercepted.note_request(&connection.worker);
-        log_entry.set_authority(intercepted.host_field());
-    }
-    let is_in_cdn_loop =
-        common.mode == Mode::Reverse && common.via.is_in_cdn_loop(request.headers());
+    request.headers_mut().remove(PROXY_AUTHORIZATION);
+    prepare(connection, &mut request, info)?;
+    site::serve(connection, request, info, log_entry).await
+}
+
+/// Takes the fields of the last hop out of a request, and refuses one that was here before.
+fn prepare(
+    connection: &Connection,
+    request: &mut Request<ClientBody>,
+    info: &HeadInfo,
+) -> Result<(), Failure> {
+    strip(request, info)?;
+    let common = &connection.worker.common;
+    // A forward proxy is in no CDN, and passes on what CDNs on the way to others have written.
+    let is_in_cdn_loop = common.is_reverse() && common.via.is_in_cdn_loop(request.headers());
     if is_in_cdn_loop || common.via.is_in_via(request.headers()) {
         return Err(Failure::Loop);
     }
-    if common.is_reverse() {
-        return site::serve(connection, request, info, log_entry).await;
-    }
-    let target = match parse(connection, &mut request, info)? {
-        RequestTarget::Tunnel(_) if connection.plain_destination().is_some() => {
-            return Err(Failure::NotImplemented("CONNECT to a web server"));
-        }
-        RequestTarget::Tunnel(authority) => {
-            log_entry.set_authority(authority.to_string());
-            if connection.gets_stored_only() {
-                return Err(Failure::NotCached);
-            }
-            not_admin(connection, &authority)?;
-            let permission = permit(connection, (&Method::CONNECT, &authority), login, log_entry);
-            let head = (request.headers(), info.version);
-            let permission = match permission.await {
-                Ok(permission) => permission,
-                Err(failure) => {
-                    let refusing =
-                        connect::refuse(connection, &authority, head, failure, log_entry);
-                    Box::pin(refusing).await?;
-                    return Ok(Response::new(Body::empty()));
-                }
-            };
-            let tunnel = connect::tunnel(connection, authority, head, permission, log_entry);
-            // On the heap, so that the other requests keep no room for it.
-            let fields = Box::pin(tunnel).await?;
-            let mut response = Response::new(Body::empty());
-            *response.headers_mut() = fields;
-            return Ok(response);
-        }
-        RequestTarget::Server(authority) => {
-            log_entry.set_authority(authority.host_field(Scheme::Http));
-            return Ok(own::options(log_entry));
-        }
-        RequestTarget::Resource(target) => target,
-    };
-    log_entry.set_target(&target, target.scheme);
-    let intercepted = connection.intercepted.as_ref();
-    if let Some(refused) = intercepted.and_then(|it| it.refusal()) {
-        connection.cell.end_with_this();
-        return Err(refused.tell());
-    }
-    if connection
-        .intercepted
-        .as_ref()
-        .is_some_and(|it| it.is_self_test())
-    {
-        return Ok(own::self_test(log_entry));
-    }
-    if connection.intercepted.is_none() && connection.is_self_test(&target.authority) {
-        return Ok(own::self_test(log_entry));
-    }
-    if request.method().as_str() == "PURGE" {
-        let (space, target) = mirrored::purge_target(connection, &target);
-        return purge::answer(connection, &request, (space, &target), log_entry).await;
-    }
-    may_use_gateway(connection, &mut request, (&target, info))?;
-    if connection.plain_destination().is_some() {
-        transparent::check(connection, &target)?;
-    }
-    let names_host = connection.intercepted.is_none() && connection.destination.is_none();
-    if names_host {
-        not_admin(connection, &target.authority)?;
-    }
-    if names_host
-        && info.form == RequestForm::Origin
-        && let Some(answer) = digest::answer(connection, &request, &target, log_entry)
-    {
-        return answer;
-    }
-    if names_host && own::is_quota(connection, &target) {
-        return Box::pin(own::quota(connection, &request, login, log_entry)).await;
-    }
-    if names_host && common.is_us(&target.authority) {
-        if target.path() == "*" {
-            return Ok(own::options(log_entry));
-        }
-        let Some(found) = mirrored::resolve(connection, &target) else {
-            return own::page(connection, &request, &target, log_entry);
-        };
-        let entered = mirrored::translate_request(connection, *request, info, (&target, found))?;
-        let Some((mut request, rewrite)) = entered else {
-            return Ok(own::not_allowed());
-        };
-        log_entry.set_registry(&request.target);
-        // The rules are about the registry: what it has is fetched for this client.
-        let named = (&request.method, &request.target.authority);
-        let permission = permit(connection, named, LoginField::NotAsked, log_entry).await?;
-        request.is_bypass |= permission.action == AccessAction::NoCache;
-        request.limits = permission.limits;
-        let mirrored = async {
-            let response = answer(connection, request, log_entry).await?;
-            mirrored::rewrite_response(connection, rewrite, response).await
-        };
-        return Box::pin(mirrored).await;
-    }
-    if names_host && info.form == RequestForm::Origin {
-        // Clients that search for a proxy ask for `wpad` in their own domain. The proxy cannot know
-        // that name, so it answers the path on any host.
-        if own::is_pac(&target) {
-            return own::page(connection, &request, &target, log_entry);
-        }
-        if target.path().starts_with("/mirror/") {
-            return Err(Failure::Refused {
-                status: StatusCode::BAD_REQUEST,
-                reason: "mirrors answer at the address that `public_url` names",
-            });
-        }
-        return Err(Failure::OriginForm);
-    }
-    if let Some(answer) = max_forwards(&mut request, log_entry) {
-        return answer;
-    }
-    let named = (request.method(), &target.authority);
-    let (permission, only_server) = match connection.plain_destination() {
-        // On the heap, because few requests come in this way.
-        Some(destination) => Box::pin(transparent::permit(connection, destination, named)).await?,
-        None if is_from_member => (Permission::OF_MEMBER, None),
-        None => (permit(connection, named, login, log_entry).await?, None),
-    };
-    if let Some(page) = gateway::own_page(&target) {
-        check_port(
-            &common.live().settings.allow_port,
-            target.scheme,
-            target.authority.port,
-        )?;
-        return Ok(own::of_gateway(page, log_entry));
-    }
-    let mut request = ClientRequest::new(common.space(), target, *request, info);
-    request.only_server = only_server;
-    // A name may be another file for each user, which a key does not tell.
-    request.is_bypass = permission.action == AccessAction::NoCache
-        || request.only_server.is_some()
-        || request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
-    request.limits = permission.limits;
-    request.note_page(connection);
-    answer(connection, request, log_entry).await
+    Ok(())
 }
 
 /// Answers within the limits of the request.

@@ -6,16 +6,11 @@
 //! nothing of an invalid one.
 
 use hashcache::Cache;
-use hashcache_access::users::{UserHashes, UsersError};
-use hashcache_base::clock::Clock;
-use hashcache_base::clock::zone::Zone;
-use hashcache_base::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
+use hashcache_access::lists::Lists;
 use hashcache_intercept::Interceptor;
-use hashcache_link::children::LinkServer;
-use hashcache_link::identity::{LinkIdentity, LinkIdentityError};
 use hashcache_site::live::LiveSites;
-use hashcache_upstream::peer::{CredentialsError, PROBE_DUE, Peer};
-use hashcache_upstream::tls::Trust;
+use hashcache_upstream::UpstreamShared;
+use hashcache_upstream::peer::PROBE_DUE;
 use hashcache_upstream::unreachable::UnreachableCache;
 use std::io;
 use std::sync::Arc;
@@ -28,16 +23,16 @@ use tracing::{error, info, warn};
 use super::connection_counts::ConnectionCounts;
 use super::links::Links;
 use super::list_refresh;
-use super::stage::{DRAIN_STEP, OVER_TIME, RunError, Stage};
+use super::named_files;
+use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
 use super::supervisor::Notifier;
 use super::udp_sockets::UdpSockets;
 use super::warnings;
 use crate::access_log::AccessLogger;
 use crate::admin::Admin;
 use crate::metrics::{Metrics, Reload};
-use crate::route::Routes;
-use crate::settings::{Mode, ReloadedSettings, Settings};
-use crate::worker::{Common, LiveSettings};
+use crate::settings::{ReloadedSettings, Settings};
+use crate::worker::{Common, LiveSettings, NamedFiles};
 
 /// The main thread, which handles signals while the cores serve clients.
 pub(super) struct Control {
@@ -132,34 +127,7 @@ impl Control {
             startup: self.settings.startup.clone(),
             ..settings
         };
-        let clock = &self.common.clock;
-        let read = || {
-            let identity = identity(&settings, clock).map_err(|error| one_line(&error))?;
-            let interceptor = interceptor(&settings, clock).map_err(|error| one_line(&error))?;
-            let trust = Trust::load(&settings.reloadable.upstream_ca, Arc::clone(clock));
-            let trust = trust.map_err(|error| one_line(&error))?;
-            let known = self.common.live.load();
-            let link = link_identity(&settings).map_err(|error| one_line(&error))?;
-            let routes = load_routes(&settings, known.routes.peers(), link.as_ref());
-            let routes = routes.map_err(|error| one_line(&error))?;
-            let link = link_server(&settings, link.as_ref(), clock);
-            let zone = zone(&settings).map_err(|error| one_line(&error))?;
-            let users = users(&settings, &self.cache).map_err(|error| one_line(&error))?;
-            Ok::<_, String>(((identity, interceptor, link), trust, routes, (users, zone)))
-        };
-        let read = match read() {
-            Ok(read) => {
-                let lists =
-                    list_refresh::load(&settings.reloadable.lists, &self.common, &self.cache).await;
-                match lists {
-                    Some(Ok(lists)) => Ok((read, lists)),
-                    Some(Err(error)) => Err(one_line(&error)),
-                    None => Err("no thread for lists".to_owned()),
-                }
-            }
-            Err(error) => Err(error),
-        };
-        let ((shown, trust, routes, (users, zone)), lists) = match read {
+        let read = match self.read(&settings).await {
             Ok(read) => read,
             Err(error) => {
                 self.metrics.config_reloaded(Reload::Kept);
@@ -167,17 +135,15 @@ impl Control {
                 return Reload::Kept;
             }
         };
+        let (mut files, lists) = read;
         warnings::log(&settings);
-        let (mut identity, interceptor, link) = shown;
-        let access = (Arc::new(lists), users, zone);
         let old = self.common.live.load_full();
         // Whether a listener accepts TLS is decided at the start.
-        let settled = identity.is_some() == old.identity.is_some();
+        let settled = files.identity.is_some() == old.identity.is_some();
         if !settled {
-            identity.clone_from(&old.identity);
+            files.identity.clone_from(&old.identity);
         }
-        let upstream = hashcache_upstream::UpstreamShared {
-            trust,
+        let upstream = UpstreamShared {
             // An operator who reloads may just have repaired the network.
             unreachable: UnreachableCache::new(settings.reloadable.unreachable_lifetime),
             ..old.upstream.clone()
@@ -186,12 +152,10 @@ impl Control {
             upstream.line.regard(settings.reloadable.offline);
         }
         let own = &self.common.own;
-        account(interceptor.as_deref(), &self.cache, &self.metrics);
-        let shown = (identity, interceptor, link);
+        account(files.intercept.as_deref(), &self.cache, &self.metrics);
         let sites = LiveSites::new(&settings.reloadable.sites, Some(&old.sites));
-        let hops = (routes, Arc::new(sites));
         let generation = old.generation + 1;
-        let live = LiveSettings::new(&settings, generation, own, upstream, hops, shown, access);
+        let live = LiveSettings::new(&settings, generation, own, upstream, files, sites, lists);
         self.metrics.set_peers(live.routes.peers());
         if let Err(error) = self.links.keep(live.routes.peers()) {
             error!(%error, "no thread for links");
@@ -222,6 +186,25 @@ impl Control {
         self.metrics.config_reloaded(Reload::Taken);
         info!("configuration reloaded");
         Reload::Taken
+    }
+
+    /// Reads what the new `settings` name.
+    ///
+    /// # Errors
+    /// Why it cannot be read, in one line.
+    async fn read(&self, settings: &Settings) -> Result<(NamedFiles, Lists), String> {
+        let files = {
+            let known = self.common.live();
+            let (peers, clock) = (known.routes.peers(), &self.common.clock);
+            named_files::read(settings, peers, clock, &self.cache)
+        };
+        let files = files.map_err(|error| one_line(&error))?;
+        let lists = &settings.reloadable.lists;
+        match list_refresh::load(lists, &self.common, &self.cache).await {
+            Some(Ok(lists)) => Ok((files, lists)),
+            Some(Err(error)) => Err(one_line(&error)),
+            None => Err("no thread for lists".to_owned()),
+        }
     }
 }
 
@@ -312,101 +295,6 @@ impl UnixSignals {
             usr2: signal(SignalKind::user_defined2())?,
         })
     }
-}
-
-/// The routes of `settings`, with the credentials of their peers read. A peer of `known` whose
-/// settings are the same stays, with what is known about its health.
-pub(super) fn load_routes(
-    settings: &Settings,
-    known: &[Arc<Peer>],
-    link: Option<&LinkIdentity>,
-) -> Result<Routes, CredentialsError> {
-    let peers = settings.reloadable.peers.iter().map(|settings| {
-        let peer = settings.load(link)?;
-        let same = known.iter().find(|known| ***known == peer).cloned();
-        Ok(same.unwrap_or_else(|| Arc::new(peer)))
-    });
-    Ok(Routes::new(
-        peers.collect::<Result<_, _>>()?,
-        &settings.reloadable.routes,
-        &settings.startup.name,
-    ))
-}
-
-/// The key of this box for links, if it has one side of a link.
-pub(super) fn link_identity(
-    settings: &Settings,
-) -> Result<Option<LinkIdentity>, LinkIdentityError> {
-    let has_parent = settings
-        .reloadable
-        .peers
-        .iter()
-        .any(|peer| peer.pin.is_some());
-    if settings.startup.link_listen.is_none() && !has_parent {
-        return Ok(None);
-    }
-    LinkIdentity::find(settings.reloadable.link_dir.as_deref()).map(Some)
-}
-
-/// The certificates for clients, with the protocols that they may speak.
-pub(super) fn identity(
-    settings: &Settings,
-    clock: &Arc<Clock>,
-) -> Result<Option<Identity>, IdentityError> {
-    let protocols = match settings.startup.mode {
-        Mode::Forward => &FOR_FORWARD[..],
-        Mode::Reverse => &FOR_SITES[..],
-    };
-    Identity::load(&settings.reloadable.tls, protocols, clock)
-}
-
-/// The users of the files in `settings`, if there are files.
-pub(super) fn users(
-    settings: &Settings,
-    cache: &Cache,
-) -> Result<Option<Arc<UserHashes>>, UsersError> {
-    match settings.reloadable.htpasswd.is_empty() {
-        true => Ok(None),
-        false => UserHashes::load(&settings.reloadable.htpasswd, cache)
-            .map(Arc::new)
-            .map(Some),
-    }
-}
-
-/// The time zone of the system, if a rule has times or a quota has days.
-pub(super) fn zone(settings: &Settings) -> Result<Zone, RunError> {
-    match settings.needs_zone() {
-        true => Zone::of_system().map_err(RunError::Zone),
-        false => Ok(Zone::default()),
-    }
-}
-
-/// The listener for children in `settings`, if there is one.
-pub(super) fn link_server(
-    settings: &Settings,
-    identity: Option<&LinkIdentity>,
-    clock: &Arc<Clock>,
-) -> Option<Arc<LinkServer>> {
-    let identity = identity.filter(|_| settings.startup.link_listen.is_some())?;
-    Some(Arc::new(LinkServer {
-        config: hashcache_link::tls::of_parent(
-            &identity.key,
-            &settings.reloadable.link_children,
-            clock,
-        ),
-        children: settings.reloadable.link_children.clone(),
-        names: identity.names.clone(),
-    }))
-}
-
-/// The interceptor for the hosts in `settings`, if interception is on.
-pub(super) fn interceptor(
-    settings: &Settings,
-    clock: &Arc<Clock>,
-) -> Result<Option<Arc<Interceptor>>, IdentityError> {
-    let intercept = settings.reloadable.intercept.as_ref();
-    let made = intercept.map(|intercept| Interceptor::new(intercept, clock).map(Arc::new));
-    made.transpose().map_err(IdentityError::Tickets)
 }
 
 /// Counts the certificates of `interceptor` in the memory budget, and exports the expiry of its

@@ -13,11 +13,12 @@ use hashcache_base::clock::Clock;
 use hashcache_base::tls::identity::{IdentityError, pair};
 use hashcache_upstream::tls::read_authorities;
 
-use super::control::{interceptor, link_identity, zone};
+use super::bind::{listens, socket};
+use super::load::pseudonyms;
+use super::named_files::{interceptor, link_identity, zone};
 use super::stage::RunError;
 use super::supervisor::Supervisor;
 use super::udp_sockets::Protocol;
-use super::{listens, pseudonyms, socket};
 use crate::access_log::AccessLogger;
 use crate::admin::read_token;
 use crate::peers;

@@ -1,0 +1,248 @@
+//! A request to the forward proxy, from its head to the request that the store or an origin
+//! answers.
+//!
+//! Called by `request`; `site` does the same in front of a site. The steps, in their order; each
+//! may end the request:
+//!
+//! | step | why it has this place |
+//! |---|---|
+//! | is the client served at all | nothing of its request is read before |
+//! | target, `CONNECT` | a tunnel is no resource: it has rules, a page and a log line of its own |
+//! | interception refused, self-test | before all rules: the program shall learn why, and the test leads nowhere |
+//! | PURGE | who may purge is a list of its own |
+//! | scheme of a gateway, redirected connection | faults of the request, whoever has sent it |
+//! | what this proxy is itself | rules are about what lies behind it; only a mirror leads there |
+//! | Max-Forwards 0 | the request goes no further, so no rule is about it |
+//! | rules, login, quotas | the last step: from here on the request costs others something |
+//!
+//! Invariant: Proxy-Authorization is taken out of the request before anything else reads its
+//! fields.
+
+use std::rc::Rc;
+
+use hashcache_access::AccessAction;
+use hashcache_base::failure::Failure;
+use hashcache_base::net::address::check_port;
+use hashcache_http::{Authority, RequestTarget, Scheme, Target};
+use hashcache_site::mirror::MirrorLookup;
+use hashcache_upstream::gateway;
+use hashcache_wire::{ClientBody, HeadInfo, RequestForm};
+use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION};
+use http::{Method, Request, Response, StatusCode};
+
+use super::body::Body;
+use super::target::{max_forwards, may_use_gateway, not_admin, parse};
+use super::transaction::{Answer, ClientRequest};
+use super::{answer, digest, mirrored, own, prepare, purge, transparent};
+use crate::connect;
+use crate::connection::Connection;
+use crate::log_entry::LogEntryBuilder;
+use crate::permission::{LoginField, Permission, permit};
+
+/// Answers one request.
+pub(super) async fn serve(
+    connection: &Rc<Connection>,
+    mut request: Box<Request<ClientBody>>,
+    info: &HeadInfo,
+    log_entry: &mut LogEntryBuilder,
+) -> Answer {
+    let is_from_member = connection.is_from_member(request.headers());
+    if let Some(failure) = connection.denied().filter(|_| !is_from_member) {
+        return Err(failure);
+    }
+    let login = LoginField::Asked(request.headers_mut().remove(PROXY_AUTHORIZATION));
+    if let Some(intercepted) = &connection.intercepted {
+        intercepted.note_request(&connection.worker);
+        log_entry.set_authority(intercepted.host_field());
+    }
+    prepare(connection, &mut request, info)?;
+    let target = match parse(connection, &mut request, info)? {
+        RequestTarget::Resource(target) => target,
+        // On the heap, so that the other requests keep no room for it.
+        RequestTarget::Tunnel(authority) => {
+            let opening = tunnel(connection, (&request, info), authority, login, log_entry);
+            return Box::pin(opening).await;
+        }
+        RequestTarget::Server(authority) => {
+            log_entry.set_authority(authority.host_field(Scheme::Http));
+            return Ok(own::options(log_entry));
+        }
+    };
+    log_entry.set_target(&target, target.scheme);
+    if is_self_test(connection, &target)? {
+        return Ok(own::self_test(log_entry));
+    }
+    if request.method().as_str() == "PURGE" {
+        let (space, target) = mirrored::purge_target(connection, &target);
+        return purge::answer(connection, &request, (space, &target), log_entry).await;
+    }
+    may_use_gateway(connection, &mut request, (&target, info))?;
+    if connection.plain_destination().is_some() {
+        transparent::check(connection, &target)?;
+    }
+    // Other connections lead to one host, whatever a request names.
+    if connection.intercepted.is_none() && connection.destination.is_none() {
+        not_admin(connection, &target.authority)?;
+        if info.form == RequestForm::Origin
+            && let Some(answer) = digest::answer(connection, &request, &target, log_entry)
+        {
+            return answer;
+        }
+        if let Some(own) = own_resource(connection, &target, info)? {
+            let answering = answer_own(
+                connection,
+                (request, info),
+                (own, &target),
+                login,
+                log_entry,
+            );
+            return Box::pin(answering).await;
+        }
+    }
+    if let Some(answer) = max_forwards(&mut request, log_entry) {
+        return answer;
+    }
+    let asked = (request.method(), &target.authority);
+    let (permission, only_server) = match connection.plain_destination() {
+        // On the heap, because few requests come in this way.
+        Some(destination) => Box::pin(transparent::permit(connection, destination, asked)).await?,
+        None if is_from_member => (Permission::OF_MEMBER, None),
+        None => (permit(connection, asked, login, log_entry).await?, None),
+    };
+    let common = &connection.worker.common;
+    if let Some(page) = gateway::own_page(&target) {
+        let ports = &common.live().settings.allow_port;
+        check_port(ports, target.scheme, target.authority.port)?;
+        return Ok(own::of_gateway(page, log_entry));
+    }
+    let mut request = ClientRequest::new(common.space(), target, *request, info);
+    request.only_server = only_server;
+    // A name may be another file for each user, which a key does not tell.
+    request.is_bypass = permission.action == AccessAction::NoCache
+        || request.only_server.is_some()
+        || request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
+    request.limits = permission.limits;
+    request.note_page(connection);
+    answer(connection, request, log_entry).await
+}
+
+/// Opens a tunnel to `authority`; its response has no content.
+async fn tunnel(
+    connection: &Rc<Connection>,
+    (request, info): (&Request<ClientBody>, &HeadInfo),
+    authority: Authority,
+    login: LoginField,
+    log_entry: &mut LogEntryBuilder,
+) -> Answer {
+    if connection.plain_destination().is_some() {
+        return Err(Failure::NotImplemented("CONNECT to a web server"));
+    }
+    log_entry.set_authority(authority.to_string());
+    if connection.gets_stored_only() {
+        return Err(Failure::NotCached);
+    }
+    not_admin(connection, &authority)?;
+    let head = (request.headers(), info.version);
+    let asked = (&Method::CONNECT, &authority);
+    let mut response = Response::new(Body::empty());
+    match permit(connection, asked, login, log_entry).await {
+        Ok(permission) => {
+            let opening = connect::tunnel(connection, authority, head, permission, log_entry);
+            *response.headers_mut() = opening.await?;
+        }
+        Err(failure) => connect::refuse(connection, &authority, head, failure, log_entry).await?,
+    }
+    Ok(response)
+}
+
+/// Whether the request is for the page by which a client finds out whether it trusts our authority.
+///
+/// # Errors
+/// The origin's certificate is not valid, or the host may not be intercepted: the first request in
+/// the connection is told, and it is the last.
+fn is_self_test(connection: &Connection, target: &Target) -> Result<bool, Failure> {
+    let Some(intercepted) = &connection.intercepted else {
+        return Ok(connection.is_self_test(&target.authority));
+    };
+    if let Some(refused) = intercepted.refusal() {
+        connection.cell.end_with_this();
+        return Err(refused.tell());
+    }
+    Ok(intercepted.is_self_test())
+}
+
+/// What a request asks of the proxy itself.
+enum OwnResource {
+    /// `OPTIONS *`.
+    Options,
+    /// What is left of the client's quotas.
+    Quota,
+    /// One of its other pages, or none.
+    Page,
+    Mirrored(MirrorLookup),
+}
+
+/// What of this proxy itself is asked for; `None`: something behind it.
+///
+/// # Errors
+/// A request in origin-form names a host that is not ours: the client takes this proxy for a web
+/// server.
+fn own_resource(
+    connection: &Connection,
+    target: &Target,
+    info: &HeadInfo,
+) -> Result<Option<OwnResource>, Failure> {
+    if own::is_quota(connection, target) {
+        return Ok(Some(OwnResource::Quota));
+    }
+    if connection.worker.common.is_us(&target.authority) {
+        return Ok(Some(match mirrored::resolve(connection, target) {
+            _ if target.path() == "*" => OwnResource::Options,
+            Some(found) => OwnResource::Mirrored(found),
+            None => OwnResource::Page,
+        }));
+    }
+    if info.form != RequestForm::Origin {
+        return Ok(None);
+    }
+    // Clients that search for a proxy ask for `wpad` in their own domain. The proxy cannot know
+    // that name, so it answers the path on any host.
+    if own::is_pac(target) {
+        return Ok(Some(OwnResource::Page));
+    }
+    if target.path().starts_with("/mirror/") {
+        return Err(Failure::Refused {
+            status: StatusCode::BAD_REQUEST,
+            reason: "mirrors answer at the address that `public_url` names",
+        });
+    }
+    Err(Failure::OriginForm)
+}
+
+/// Answers with what is this proxy's own, at the URL `target`.
+async fn answer_own(
+    connection: &Rc<Connection>,
+    (request, info): (Box<Request<ClientBody>>, &HeadInfo),
+    (own, target): (OwnResource, &Target),
+    login: LoginField,
+    log_entry: &mut LogEntryBuilder,
+) -> Answer {
+    let found = match own {
+        OwnResource::Options => return Ok(own::options(log_entry)),
+        OwnResource::Quota => return own::quota(connection, &request, login, log_entry).await,
+        OwnResource::Page => return own::page(connection, &request, target, log_entry),
+        OwnResource::Mirrored(found) => found,
+    };
+    let entered = mirrored::translate_request(connection, *request, info, (target, found))?;
+    let Some((mut request, rewrite)) = entered else {
+        return Ok(own::not_allowed());
+    };
+    log_entry.set_registry(&request.target);
+    // The rules are about the registry: what it has is fetched for this client.
+    let named = (&request.method, &request.target.authority);
+    let permission = permit(connection, named, LoginField::NotAsked, log_entry).await?;
+    request.is_bypass |= permission.action == AccessAction::NoCache;
+    request.limits = permission.limits;
+    let response = answer(connection, request, log_entry).await?;
+    mirrored::rewrite_response(connection, rewrite, response).await
+}

@@ -1,0 +1,137 @@
+//! What the settings name by a path, read and checked: certificates, keys, peers with their
+//! credentials, users, the time zone.
+//!
+//! Called at the start by `load`, and by `control` for a reload, which applies nothing if one of
+//! these cannot be read.
+
+use std::sync::Arc;
+
+use hashcache::Cache;
+use hashcache_access::users::{UserHashes, UsersError};
+use hashcache_base::clock::Clock;
+use hashcache_base::clock::zone::Zone;
+use hashcache_base::tls::identity::{FOR_FORWARD, FOR_SITES, Identity, IdentityError};
+use hashcache_intercept::Interceptor;
+use hashcache_link::children::LinkServer;
+use hashcache_link::identity::{LinkIdentity, LinkIdentityError};
+use hashcache_upstream::peer::{CredentialsError, Peer};
+use hashcache_upstream::tls::Trust;
+
+use super::stage::RunError;
+use crate::route::Routes;
+use crate::settings::{Mode, Settings};
+use crate::worker::NamedFiles;
+
+/// Reads all of it. Of `known` peers, those whose settings are the same stay.
+///
+/// # Errors
+/// A file cannot be read, or has not what it must have.
+pub(super) fn read(
+    settings: &Settings,
+    known: &[Arc<Peer>],
+    clock: &Arc<Clock>,
+    cache: &Cache,
+) -> Result<NamedFiles, RunError> {
+    let identity = identity(settings, clock)?;
+    let intercept = interceptor(settings, clock)?;
+    let trust = Trust::load(&settings.reloadable.upstream_ca, Arc::clone(clock))?;
+    let link = link_identity(settings)?;
+    Ok(NamedFiles {
+        identity,
+        intercept,
+        trust,
+        routes: load_routes(settings, known, link.as_ref())?,
+        link: link_server(settings, link.as_ref(), clock),
+        zone: zone(settings)?,
+        users: users(settings, cache)?,
+    })
+}
+
+/// The routes of `settings`, with the credentials of their peers read. A peer of `known` whose
+/// settings are the same stays, with what is known about its health.
+fn load_routes(
+    settings: &Settings,
+    known: &[Arc<Peer>],
+    link: Option<&LinkIdentity>,
+) -> Result<Routes, CredentialsError> {
+    let peers = settings.reloadable.peers.iter().map(|settings| {
+        let peer = settings.load(link)?;
+        let same = known.iter().find(|known| ***known == peer).cloned();
+        Ok(same.unwrap_or_else(|| Arc::new(peer)))
+    });
+    Ok(Routes::new(
+        peers.collect::<Result<_, _>>()?,
+        &settings.reloadable.routes,
+        &settings.startup.name,
+    ))
+}
+
+/// The key of this box for links, if it has one side of a link.
+pub(super) fn link_identity(
+    settings: &Settings,
+) -> Result<Option<LinkIdentity>, LinkIdentityError> {
+    let has_parent = settings
+        .reloadable
+        .peers
+        .iter()
+        .any(|peer| peer.pin.is_some());
+    if settings.startup.link_listen.is_none() && !has_parent {
+        return Ok(None);
+    }
+    LinkIdentity::find(settings.reloadable.link_dir.as_deref()).map(Some)
+}
+
+/// The certificates for clients, with the protocols that they may speak.
+fn identity(settings: &Settings, clock: &Arc<Clock>) -> Result<Option<Identity>, IdentityError> {
+    let protocols = match settings.startup.mode {
+        Mode::Forward => &FOR_FORWARD[..],
+        Mode::Reverse => &FOR_SITES[..],
+    };
+    Identity::load(&settings.reloadable.tls, protocols, clock)
+}
+
+/// The users of the files in `settings`, if there are files.
+fn users(settings: &Settings, cache: &Cache) -> Result<Option<Arc<UserHashes>>, UsersError> {
+    match settings.reloadable.htpasswd.is_empty() {
+        true => Ok(None),
+        false => UserHashes::load(&settings.reloadable.htpasswd, cache)
+            .map(Arc::new)
+            .map(Some),
+    }
+}
+
+/// The time zone of the system, if a rule has times or a quota has days.
+pub(super) fn zone(settings: &Settings) -> Result<Zone, RunError> {
+    match settings.needs_zone() {
+        true => Zone::of_system().map_err(RunError::Zone),
+        false => Ok(Zone::default()),
+    }
+}
+
+/// The listener for children in `settings`, if there is one.
+fn link_server(
+    settings: &Settings,
+    identity: Option<&LinkIdentity>,
+    clock: &Arc<Clock>,
+) -> Option<Arc<LinkServer>> {
+    let identity = identity.filter(|_| settings.startup.link_listen.is_some())?;
+    Some(Arc::new(LinkServer {
+        config: hashcache_link::tls::of_parent(
+            &identity.key,
+            &settings.reloadable.link_children,
+            clock,
+        ),
+        children: settings.reloadable.link_children.clone(),
+        names: identity.names.clone(),
+    }))
+}
+
+/// The interceptor for the hosts in `settings`, if interception is on.
+pub(super) fn interceptor(
+    settings: &Settings,
+    clock: &Arc<Clock>,
+) -> Result<Option<Arc<Interceptor>>, IdentityError> {
+    let intercept = settings.reloadable.intercept.as_ref();
+    let made = intercept.map(|intercept| Interceptor::new(intercept, clock).map(Arc::new));
+    made.transpose().map_err(IdentityError::Tickets)
+}
