@@ -377,9 +377,7 @@ impl NoHead {
             unsent,
         }
     }
-}
 
-impl NoHead {
     /// The same with what a retry needs, after `received` bytes of the response.
     fn into_failed(self, conn: &UpstreamConn, received: u64, permit: Permit) -> FailedExchange {
         FailedExchange {

@@ -124,12 +124,12 @@ pub struct Config {
     pub size_bytes: Option<u64>,
     /// Memory for everything: index, hot objects, pending writes, buffers.
     pub memory_bytes: u64,
-    /// Whether that is for the whole heap of the process, as in a program that is a cache and
-    /// nothing else: what the heap takes beyond what the cache counts is set aside from it, up to a
-    /// quarter. Only Linux says how much that is.
+    /// Whether `memory_bytes` limits the whole heap of the process, for a program that is nothing
+    /// but a cache. The heap beyond the cache's own reservations is then set aside from it, up to a
+    /// quarter. Has an effect on Linux only.
     pub whole_process: bool,
-    /// Most of `memory_bytes` that objects on disk take to be answered at once, in slabs of 64 KiB; 0 for a
-    /// caller that has a cache in memory of its own, or wants to see what the disk does.
+    /// Limit of the memory for hot objects, in slabs of 64 KiB; 0 for a caller that has a cache in
+    /// memory of its own, or wants to measure the disk.
     pub hot_bytes_max: u64,
     /// How objects are found.
     pub policy: PolicyKind,

@@ -138,13 +138,13 @@ fn not_as_part(
         Extent::Around(_) => {}
     }
     // What may be cut is stored as a part, which answers ranges only.
-    let is_short = range.complete.is_some_and(|length| length <= SHORT)
+    let is_too_short = range.complete.is_some_and(|length| length <= SHORT)
         && (covers_whole(range).is_none() || if_range_value(facts, fields).is_none());
     // Parts longer than a page together answer for the whole, so the origin must say how long it is
     // when no range is asked for.
     let may_be_cut =
         covers_whole(range).is_some_and(|length| length > SHORT && spec.may_be_cut(length));
-    if is_short || may_be_cut {
+    if is_too_short || may_be_cut {
         return Some(StoreDecision::Small);
     }
     (arrived.storage == Storage::Memory).then_some(StoreDecision::NotInParts)
@@ -186,6 +186,7 @@ fn begin_whole(
         pages: None,
     };
     let memory = announce_pages(arrived, live, &mut stored, length);
+    note_range_support(arrived, &plan, &facts);
     let in_parts = length.is_some() && memory.is_none() && may_have_parts(arrived, &plan, &stored);
     let labels = labels_of(&worker.cache, spec.space, &spec.target, response.headers());
     let asked = PageRequest {
@@ -262,18 +263,23 @@ fn announce_pages(
     Some(memory)
 }
 
-/// Whether the response may be kept with less than its whole content: what lacks is asked for by
-/// ranges.
-fn may_have_parts(arrived: &Arrived<'_>, plan: &PutPlan, stored: &StoredResponse) -> bool {
+/// Notes whether the origin serves ranges of this object, by a response to a request for one.
+fn note_range_support(arrived: &Arrived<'_>, plan: &PutPlan, facts: &StoredFacts) {
     let (response, spec) = (&arrived.exchange.response, arrived.spec);
     let (ranges, name) = (&arrived.worker.common.collapse.ranges, &plan.place.name);
-    let is_complete = stored.facts.status == StatusCode::OK;
     if response.extensions().get::<WasPart>().is_some() {
         ranges.note_range(name);
-    } else if matches!(spec.extent, Extent::Around(_)) && is_complete {
+    } else if matches!(spec.extent, Extent::Around(_)) && facts.status == StatusCode::OK {
         ranges.note_whole_only(name, spec.share.network(), Instant::now());
     }
-    is_complete
+}
+
+/// Whether an incomplete object may be kept if the client leaves: the rest can then be fetched by
+/// ranges.
+fn may_have_parts(arrived: &Arrived<'_>, plan: &PutPlan, stored: &StoredResponse) -> bool {
+    let response = &arrived.exchange.response;
+    let (ranges, name) = (&arrived.worker.common.collapse.ranges, &plan.place.name);
+    stored.facts.status == StatusCode::OK
         && !ranges.is_whole_only(name, Instant::now())
         && if_range_value(&stored.facts, &stored.fields).is_some()
         && !refuses_ranges(response.headers())

@@ -142,7 +142,7 @@ impl FetchTask {
         let _ = self.reply.send(Err(failure));
     }
 
-    /// Remembers that a validation has failed: the next one in the background waits.
+    /// Notes the failure, so that the next validation in the background waits a while.
     fn note_failed(&self) {
         let (name, client) = (&self.spec.place.name, self.spec.share.network());
         let collapse = &self.worker.common.collapse;
@@ -160,9 +160,8 @@ impl FetchTask {
     /// Makes of the response head what may be stored and judged.
     fn settle(&mut self, answered: &mut Answered) {
         let spec = &mut self.spec;
-        if let Ok(Some(route)) = std::mem::replace(&mut spec.route, Ok(None)) {
-            spec.route = Ok(Some(route.beginning_with(answered.hop)));
-        }
+        spec.route = std::mem::replace(&mut spec.route, Ok(None))
+            .map(|route| route.map(|route| route.beginning_with(answered.hop)));
         let response = &mut answered.exchange.response;
         strip_for_storing(spec.space, response.headers_mut());
         let length_max = match spec.extent {
@@ -251,9 +250,9 @@ impl FetchTask {
     /// The ranges of the response cannot be combined: the client's own range is asked for.
     fn not_in_parts(self, answered: &Answered) {
         self.count(&answered.exchange.response);
-        let (from, requester) = (self.spec.client_and_origin(), requester(&self.spec.fields));
         if let Some(leader) = self.leader {
-            leader.not_shared(from, requester, Instant::now());
+            let kind = requester(&self.spec.fields);
+            leader.not_shared(self.spec.client_and_origin(), kind, Instant::now());
         }
         let _ = self.reply.send(Ok(Fetched::NotInParts));
     }
@@ -270,17 +269,24 @@ impl FetchTask {
         let status = answered.exchange.response.status();
         let not_stored = &worker.common.not_stored;
         not_stored.note(&spec.place.key, reason, response_time);
-        if let Some(leader) = leader {
-            let (from, requester) = (spec.client_and_origin(), requester(&spec.fields));
-            // Neither an error nor a response to a request that no client has made shows whether
-            // the next response can be shared. Nor does a 412, which is about the precondition of
-            // this client.
-            if is_failing(status) {
+        // Neither an error nor a response to a request that no client has made shows whether the
+        // next response can be shared. Nor does a 412, which is about the precondition of this
+        // client.
+        let says_nothing = spec.cause == Cause::Hint || status == StatusCode::PRECONDITION_FAILED;
+        // A leader that has nothing to tell lets a follower fetch when it is dropped, which must not
+        // happen before the reply.
+        let mut silent_leader = None;
+        match leader {
+            Some(leader) if is_failing(status) => {
                 let status = status.as_u16();
                 leader.failed(shared_failure(&spec, Failure::OriginStatus { status }));
-            } else if spec.cause != Cause::Hint && status != StatusCode::PRECONDITION_FAILED {
-                leader.not_shared(from, requester, Instant::now());
             }
+            Some(leader) if says_nothing => silent_leader = Some(leader),
+            Some(leader) => {
+                let kind = requester(&spec.fields);
+                leader.not_shared(spec.client_and_origin(), kind, Instant::now());
+            }
+            None => {}
         }
         if is_withdrawn(reason) && replaces_stored(status) && spec.replaces.is_some() {
             worker.cache.invalidate(&spec.place.name);
@@ -312,6 +318,7 @@ impl FetchTask {
         if let Err(Ok(Fetched::Passed { response, .. })) = sent {
             count(&worker, &byte_count, &response);
         }
+        drop(silent_leader);
     }
 
     /// Counts a response of which no more is read.
@@ -412,7 +419,8 @@ impl FetchTask {
             trailers: Rc::clone(&trailers),
             next_hop: answered.next_hop,
         }));
-        // If the client has left, this drops its follower, so that it does not keep the fetch running.
+        // A client that has left gets its follower back here: dropped, it does not keep the fetch
+        // running.
         drop(sent);
         let link = match &spec.route {
             Ok(Some(route)) if route.has_link() => spec.link(),

@@ -1,22 +1,22 @@
-//! A request to the forward proxy, from its head to the request that the store or an origin
-//! answers.
+//! Entry of a request to the forward proxy: checks, own pages, and the access rules. The result is
+//! the request that the store or an origin answers.
 //!
-//! Called by `request`; `site` does the same in front of a site. The steps, in their order; each
-//! may end the request:
+//! Called by `request`; `site` is the counterpart in front of a site. Steps in their order; each can
+//! end the request:
 //!
-//! | step | why it has this place |
+//! | step | reason for its place |
 //! |---|---|
-//! | is the client served at all | nothing of its request is read before |
-//! | target, `CONNECT` | a tunnel is no resource: it has rules, a page and a log line of its own |
-//! | interception refused, self-test | before all rules: the program shall learn why, and the test leads nowhere |
-//! | PURGE | who may purge is a list of its own |
-//! | scheme of a gateway, redirected connection | faults of the request, whoever has sent it |
-//! | what this proxy is itself | rules are about what lies behind it; only a mirror leads there |
-//! | Max-Forwards 0 | the request goes no further, so no rule is about it |
-//! | rules, login, quotas | the last step: from here on the request costs others something |
+//! | client allowed, loop | cheapest, and no rule is about them |
+//! | target, `OPTIONS *`, `CONNECT` | a tunnel has rules, an error page and a log line of its own |
+//! | refused interception, self-test | before the rules: the client must see the reason |
+//! | PURGE | has an access list of its own (`allow_purge`) |
+//! | gateway, redirected connection | errors in the request itself, for any client |
+//! | own pages, digest, quota, mirrors | the rules are about origins behind the proxy |
+//! | Max-Forwards 0 | the request is not forwarded, so no rule is about it |
+//! | rules, login, quotas | last, because a login or a quota costs time or usage |
 //!
-//! Invariant: Proxy-Authorization is taken out of the request before anything else reads its
-//! fields.
+//! Invariant: Proxy-Authorization is removed before the request is checked any further: it never
+//! reaches an origin or a peer.
 
 use std::rc::Rc;
 
@@ -69,7 +69,12 @@ pub(super) async fn serve(
         }
     };
     log_entry.set_target(&target, target.scheme);
-    if is_self_test(connection, &target)? {
+    let refused = connection.intercepted.as_ref().and_then(|it| it.refusal());
+    if let Some(refused) = refused {
+        connection.cell.end_with_this();
+        return Err(refused.tell());
+    }
+    if is_self_test(connection, &target) {
         return Ok(own::self_test(log_entry));
     }
     if request.method().as_str() == "PURGE" {
@@ -156,19 +161,11 @@ async fn tunnel(
 }
 
 /// Whether the request is for the page by which a client finds out whether it trusts our authority.
-///
-/// # Errors
-/// The origin's certificate is not valid, or the host may not be intercepted: the first request in
-/// the connection is told, and it is the last.
-fn is_self_test(connection: &Connection, target: &Target) -> Result<bool, Failure> {
-    let Some(intercepted) = &connection.intercepted else {
-        return Ok(connection.is_self_test(&target.authority));
-    };
-    if let Some(refused) = intercepted.refusal() {
-        connection.cell.end_with_this();
-        return Err(refused.tell());
+fn is_self_test(connection: &Connection, target: &Target) -> bool {
+    match &connection.intercepted {
+        Some(intercepted) => intercepted.is_self_test(),
+        None => connection.is_self_test(&target.authority),
     }
-    Ok(intercepted.is_self_test())
 }
 
 /// What a request asks of the proxy itself.
@@ -196,8 +193,10 @@ fn own_resource(
         return Ok(Some(OwnResource::Quota));
     }
     if connection.worker.common.is_us(&target.authority) {
+        if target.path() == "*" {
+            return Ok(Some(OwnResource::Options));
+        }
         return Ok(Some(match mirrored::resolve(connection, target) {
-            _ if target.path() == "*" => OwnResource::Options,
             Some(found) => OwnResource::Mirrored(found),
             None => OwnResource::Page,
         }));

@@ -47,7 +47,6 @@ use hashcache_http::{
 };
 use hashcache_store::{StoreLookup, look_up};
 use hashcache_wire::{ClientBody, HeadInfo, RequestHead};
-use http::header::PROXY_AUTHORIZATION;
 use http::{HeaderMap, Request, Response, StatusCode};
 
 use self::body::Body;
@@ -78,7 +77,12 @@ pub(crate) async fn handle(
     let linked = LinkedRequest::take(&connection, &mut request);
     let answer = match head {
         RequestHead::Refused(failure) => Err(failure),
-        RequestHead::Accepted(info) => serve(&connection, request, &info, &mut log_entry).await,
+        RequestHead::Accepted(info) if connection.worker.common.is_reverse() => {
+            site::serve(&connection, request, &info, &mut log_entry).await
+        }
+        RequestHead::Accepted(info) => {
+            forward::serve(&connection, request, &info, &mut log_entry).await
+        }
     };
     let response =
         answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut log_entry));
@@ -132,24 +136,6 @@ fn failed(
         reader,
     };
     page::failure(failure, &context).map(Body::full)
-}
-
-/// Lets `forward` or `site` answer.
-async fn serve(
-    connection: &Rc<Connection>,
-    mut request: Box<Request<ClientBody>>,
-    info: &HeadInfo,
-    log_entry: &mut LogEntryBuilder,
-) -> Answer {
-    if !connection.worker.common.is_reverse() {
-        return forward::serve(connection, request, info, log_entry).await;
-    }
-    if let Some(failure) = connection.denied() {
-        return Err(failure);
-    }
-    request.headers_mut().remove(PROXY_AUTHORIZATION);
-    prepare(connection, &mut request, info)?;
-    site::serve(connection, request, info, log_entry).await
 }
 
 /// Takes the fields of the last hop out of a request, and refuses one that was here before.

@@ -22,14 +22,14 @@ use hashcache_site::encode::{self, AcceptEncoding, Encoder, Verdict};
 use hashcache_site::forwarded::{Forwarding, Speaker, strip_forwarded};
 use hashcache_site::live::{LiveSite, Sender, SiteRequest};
 use hashcache_wire::{ClientBody, HeadInfo};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, VARY};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, LOCATION, PROXY_AUTHORIZATION, VARY};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 use super::body::Body;
 use super::target::{max_forwards, target_and_host, target_failure};
 use super::transaction::{Answer, ClientRequest};
-use super::{answer, own, purge};
+use super::{answer, own, prepare, purge};
 use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::log_entry::LogEntryBuilder;
@@ -43,6 +43,12 @@ pub(super) async fn serve(
     info: &HeadInfo,
     log_entry: &mut LogEntryBuilder,
 ) -> Answer {
+    if let Some(failure) = connection.denied() {
+        return Err(failure);
+    }
+    // No rule asks for a login in front of a site, and the field is for the next proxy only.
+    request.headers_mut().remove(PROXY_AUTHORIZATION);
+    prepare(connection, &mut request, info)?;
     let target = match named(connection, &request, info)? {
         RequestTarget::Tunnel(_) => return Err(Failure::NotImplemented("CONNECT to a site")),
         RequestTarget::Server(authority) => {

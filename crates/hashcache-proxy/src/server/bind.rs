@@ -1,5 +1,5 @@
-//! Sockets: those of all listeners are bound before anything else is made, so that a second instance
-//! fails at once.
+//! The sockets of all listeners. They are bound before any state is loaded, so that a second
+//! instance fails at once.
 //!
 //! Called by `server` at the start.
 //!
@@ -16,7 +16,7 @@ use super::supervisor::InheritedSockets;
 use super::udp_sockets::UdpSockets;
 use crate::settings::{Listen, Settings};
 
-/// The addresses that [`run`] has bound.
+/// The addresses that [`run`](super::run) has bound.
 #[derive(Clone, Debug)]
 pub struct Listening {
     /// For clients.

@@ -7,7 +7,6 @@
 
 use hashcache::Cache;
 use hashcache_access::lists::Lists;
-use hashcache_intercept::Interceptor;
 use hashcache_site::live::LiveSites;
 use hashcache_upstream::UpstreamShared;
 use hashcache_upstream::peer::PROBE_DUE;
@@ -23,7 +22,7 @@ use tracing::{error, info, warn};
 use super::connection_counts::ConnectionCounts;
 use super::links::Links;
 use super::list_refresh;
-use super::named_files;
+use super::named_files::{self, account};
 use super::stage::{DRAIN_STEP, OVER_TIME, Stage};
 use super::supervisor::Notifier;
 use super::udp_sockets::UdpSockets;
@@ -294,16 +293,6 @@ impl UnixSignals {
             usr1: signal(SignalKind::user_defined1())?,
             usr2: signal(SignalKind::user_defined2())?,
         })
-    }
-}
-
-/// Counts the certificates of `interceptor` in the memory budget, and exports the expiry of its
-/// authority.
-pub(super) fn account(interceptor: Option<&Interceptor>, cache: &Cache, metrics: &Metrics) {
-    let authority = interceptor.map(|it| &it.authority);
-    metrics.authority_ends(authority.map(|it| it.not_after_seconds()));
-    if let Some(authority) = authority {
-        authority.count_in(cache);
     }
 }
 

@@ -26,8 +26,7 @@ use hashcache_upstream::unreachable::UnreachableCache;
 use hashcache_upstream::{Destinations, UpstreamShared};
 
 use super::bind::Listening;
-use super::control::account;
-use super::named_files;
+use super::named_files::{self, account};
 use super::saved::Saved;
 use super::stage::RunError;
 use super::warnings;
@@ -60,8 +59,6 @@ pub(super) fn load(
     let (startup, reloadable) = (&settings.startup, &settings.reloadable);
     let (name, via) = pseudonyms(&startup.name)?;
     let clock = Arc::new(Clock::start(state.clock));
-    let files = named_files::read(settings, &[], &clock, cache)?;
-    let lists = Lists::load(&reloadable.lists, cache, &Lists::default())?;
     let log = AccessLogger::start(settings, &clock).map_err(|source| RunError::AccessLog {
         place: startup.access_log.to_string(),
         source,
@@ -73,8 +70,14 @@ pub(super) fn load(
     } else {
         Persons::Named
     };
-    let (sources, times) = ((cache, startup.workers), (&clock, &metrics));
-    let history = History::start(state.history, persons, sources, times);
+    let history = History::start(
+        state.history,
+        persons,
+        (cache, startup.workers),
+        (&clock, &metrics),
+    );
+    let files = named_files::read(settings, &[], &clock, cache)?;
+    let lists = Lists::load(&reloadable.lists, cache, &Lists::default())?;
     let verified = Arc::new(VerifiedHosts::load(state.verified));
     let intercept = Arc::new(InterceptState {
         verified: Arc::clone(&verified),
@@ -107,8 +110,8 @@ pub(super) fn load(
     let live = LiveSettings::new(settings, 0, &own, upstream, files, sites, lists);
     let chunks = Arc::new(ChunkTables::load(state.chunks, &live.pins(), cache));
     // Pages of a site that any host leads to carry other names in Referer.
-    let mut sites = reloadable.sites.all().iter();
-    let site = sites.find(|site| site.hosts.is_empty());
+    let mut all = reloadable.sites.all().iter();
+    let site = all.find(|site| site.hosts.is_empty());
     let site = site.and_then(|site| Some(site.origins.first()?.url.clone()));
     let queries = Arc::new(Queries::new(Arc::clone(&clock), &metrics));
     let collapse = Collapse::new();

@@ -3,17 +3,17 @@
 //! Each core is a thread with a runtime of its own and a copy of every listening socket. The thread
 //! that called [`run`] handles signals, the admin listener and the clock.
 //!
-//! Called by `hashcache-cli`. [`run`] binds the sockets (`bind`), makes the state (`load`), starts the
-//! cores (`cores`), and leaves the main thread to `control`, which handles signals; at the end it
-//! saves what the next process shall know (`saved`).
+//! Called by `hashcache-cli`. [`run`] binds the sockets (`bind`), makes the state (`load`), starts
+//! the cores (`cores`), and leaves the main thread to `control`, which handles signals; at the end
+//! it saves the state that the next process needs (`saved`).
 //!
 //! ```text
 //! Serving ──TERM──▶ Draining ──all done, or drain_time──▶ Closing (cache saved, log written)
 //!                      └──────────TERM again─────────────────┘
 //! ```
 //!
-//! Invariant: sockets of a supervisor stay open between two processes, and connections wait in their
-//! queues meanwhile.
+//! Invariant: sockets of a supervisor stay open between two processes; meanwhile connections wait in
+//! their queues.
 
 mod authority_expiry;
 mod bind;

@@ -18,6 +18,7 @@ use hashcache_upstream::peer::{CredentialsError, Peer};
 use hashcache_upstream::tls::Trust;
 
 use super::stage::RunError;
+use crate::metrics::Metrics;
 use crate::route::Routes;
 use crate::settings::{Mode, Settings};
 use crate::worker::NamedFiles;
@@ -134,4 +135,14 @@ pub(super) fn interceptor(
     let intercept = settings.reloadable.intercept.as_ref();
     let made = intercept.map(|intercept| Interceptor::new(intercept, clock).map(Arc::new));
     made.transpose().map_err(IdentityError::Tickets)
+}
+
+/// Counts the certificates of `interceptor` in the memory budget, and exports the expiry of its
+/// authority.
+pub(super) fn account(interceptor: Option<&Interceptor>, cache: &Cache, metrics: &Metrics) {
+    let authority = interceptor.map(|it| &it.authority);
+    metrics.authority_ends(authority.map(|it| it.not_after_seconds()));
+    if let Some(authority) = authority {
+        authority.count_in(cache);
+    }
 }

@@ -1,9 +1,8 @@
-//! What the process knows that the next one shall know too: the time, verified hosts, the history,
-//! the usage of quotas, tables of chunks.
+//! State that outlives the process: the time, verified hosts, the history, the usage of quotas,
+//! chunk tables.
 //!
-//! Made by `load`; `server` has it saved from time to time, and at the end.
+//! Made by `load`. `server` saves it periodically and at the end.
 
-use std::io;
 use std::sync::Arc;
 
 use hashcache_access::quota::Limiter;
@@ -15,7 +14,7 @@ use tracing::warn;
 
 use crate::history::History;
 
-/// See the module's head.
+/// State files that are loaded at the start and written while the process runs.
 pub(super) struct Saved {
     pub(super) clock: Arc<Clock>,
     pub(super) verified: Arc<VerifiedHosts>,
@@ -25,7 +24,7 @@ pub(super) struct Saved {
 }
 
 impl Saved {
-    /// Saves all of it from time to time. Called within a runtime.
+    /// Starts the tasks that save each of them periodically. Called within a runtime.
     pub(super) fn keep(&self) {
         spawn(Arc::clone(&self.clock).keep());
         spawn(Arc::clone(&self.verified).keep());
@@ -34,18 +33,22 @@ impl Saved {
         spawn(Arc::clone(&self.chunks).keep());
     }
 
-    /// Saves all of it now.
+    /// Saves each of them now. Errors are logged: the process ends anyway.
     pub(super) fn persist(&self) {
-        warn_unless_saved("the time", self.clock.persist());
-        warn_unless_saved("the verified hosts", self.verified.persist());
-        warn_unless_saved("the history", self.history.persist());
-        warn_unless_saved("the usage of quotas", self.limiter.persist());
-        warn_unless_saved("the tables of chunks", self.chunks.persist());
-    }
-}
-
-fn warn_unless_saved(what: &str, saved: io::Result<()>) {
-    if let Err(error) = saved {
-        warn!(%error, what, "not saved");
+        if let Err(error) = self.clock.persist() {
+            warn!(%error, "time not saved");
+        }
+        if let Err(error) = self.verified.persist() {
+            warn!(%error, "verified hosts not saved");
+        }
+        if let Err(error) = self.history.persist() {
+            warn!(%error, "history not saved");
+        }
+        if let Err(error) = self.limiter.persist() {
+            warn!(%error, "usage of quotas not saved");
+        }
+        if let Err(error) = self.chunks.persist() {
+            warn!(%error, "tables of chunks not saved");
+        }
     }
 }
