@@ -99,9 +99,10 @@ fn next_line(file: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<L
         is_any = true;
         let end = bytes.iter().position(|&byte| byte == b'\n');
         let part = &bytes[..end.unwrap_or(bytes.len())];
-        match line.len() + part.len() <= LINE_MAX {
-            true => line.extend_from_slice(part),
-            false => length = Length::Long,
+        if line.len() + part.len() <= LINE_MAX {
+            line.extend_from_slice(part);
+        } else {
+            length = Length::Long;
         }
         let read = end.map_or(bytes.len(), |end| end + 1);
         file.consume(read);
@@ -137,9 +138,10 @@ fn read_line(line: &[u8], format: ListFormat, each: &mut impl FnMut(&Host, Reach
         ListFormat::Domains | ListFormat::Dstdomain => false,
     };
     if is_hosts {
-        return match is_address {
-            true => read_names(words, each),
-            false => Read::Bad,
+        return if is_address {
+            read_names(words, each)
+        } else {
+            Read::Bad
         };
     }
     let more = words.peek().is_some();

@@ -11,9 +11,10 @@ use hashcache_http::Host;
 /// The host that an operator wrote. Names with other letters than those of ASCII are converted
 /// (IDNA). `None`: it is no host.
 pub(super) fn read_host(text: &str) -> Option<Host> {
-    let text = match text.is_ascii() {
-        true => Cow::Borrowed(text),
-        false => Cow::Owned(idna::domain_to_ascii(text).ok()?),
+    let text = if text.is_ascii() {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(idna::domain_to_ascii(text).ok()?)
     };
     Host::parse(text.strip_suffix('.').unwrap_or(&text)).ok()
 }

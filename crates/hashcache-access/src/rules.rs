@@ -272,9 +272,10 @@ impl AccessRules {
         has: impl Fn(usize, &HostHashes) -> bool,
     ) -> Result<Decision, UserNeeded> {
         let by_default = Decision {
-            action: match client.by_default {
-                true => AccessAction::Allow,
-                false => AccessAction::Deny,
+            action: if client.by_default {
+                AccessAction::Allow
+            } else {
+                AccessAction::Deny
             },
             rule: None,
         };
@@ -413,9 +414,10 @@ impl AccessRules {
         if self.methods.is_empty() {
             return &self.any_method;
         }
-        let found = match method.bytes().any(|byte| byte.is_ascii_lowercase()) {
-            true => self.methods.get(&*method.to_ascii_uppercase()),
-            false => self.methods.get(method),
+        let found = if method.bytes().any(|byte| byte.is_ascii_lowercase()) {
+            self.methods.get(&*method.to_ascii_uppercase())
+        } else {
+            self.methods.get(method)
         };
         found.unwrap_or(&self.any_method)
     }

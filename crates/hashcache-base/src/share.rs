@@ -529,9 +529,12 @@ impl Allowance {
     /// the memory for transfers; the rest is for other clients.
     pub fn reserve(&self, bytes: u64) -> Option<ShareReservation> {
         let holds_little = self.share.holds_little();
-        self.within_share(bytes, |cache| match holds_little {
-            true => cache.reserve(bytes),
-            false => cache.reserve_bulk(bytes),
+        self.within_share(bytes, |cache| {
+            if holds_little {
+                cache.reserve(bytes)
+            } else {
+                cache.reserve_bulk(bytes)
+            }
         })
     }
 
@@ -588,9 +591,10 @@ impl Allowance {
         if self.may_rest {
             let since = now.saturating_duration_since(self.share.0.shares.start);
             let ms = u64::try_from(since.as_millis()).unwrap_or(GIVEN_UP - 2);
-            let since = match self.given_up.is_closing.load(Ordering::Relaxed) {
-                true => GIVEN_UP,
-                false => ms + 1,
+            let since = if self.given_up.is_closing.load(Ordering::Relaxed) {
+                GIVEN_UP
+            } else {
+                ms + 1
             };
             self.given_up.rests_since.store(since, Ordering::Relaxed);
         }

@@ -35,9 +35,10 @@ pub fn open_regular(path: &Path, link: Link) -> io::Result<File> {
         .custom_flags(flags)
         .open(path)?;
     // Checked on the open file: the path may name another file by now.
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("not a regular file")),
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("not a regular file"))
     }
 }
 

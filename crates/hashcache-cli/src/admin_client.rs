@@ -75,9 +75,10 @@ impl AdminListener {
     /// # Errors
     /// The file that a flag names contains no token.
     pub fn token_to_send(&self) -> anyhow::Result<Option<String>> {
-        match self.is_token_given {
-            true => self.token().map(Some),
-            false => Ok(self.token().ok()),
+        if self.is_token_given {
+            self.token().map(Some)
+        } else {
+            Ok(self.token().ok())
         }
     }
 
@@ -269,9 +270,10 @@ mod tests {
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let _ = io::copy(&mut stream, &mut io::sink());
         });
-        let patience = match drips {
-            true => Duration::from_millis(100),
-            false => Duration::from_secs(60),
+        let patience = if drips {
+            Duration::from_millis(100)
+        } else {
+            Duration::from_secs(60)
         };
         let answer = ask(admin, "GET /-/healthy", "", "", patience);
         server.join().unwrap();

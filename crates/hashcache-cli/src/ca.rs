@@ -138,9 +138,10 @@ fn show(args: &ShowArgs, environment: &Environment, now: SystemTime) -> anyhow::
         output.write_all(text.as_bytes())?;
     }
     output.flush()?;
-    Ok(match authority.not_after() > now {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(NOT_WELL),
+    Ok(if authority.not_after() > now {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NOT_WELL)
     })
 }
 
@@ -202,9 +203,10 @@ fn default_name(now: SystemTime) -> String {
     // `Sun, 22 Nov 2026 11:33:00 GMT`
     let date = date(now);
     let day = date.get(5..16).unwrap_or_default();
-    match machine.is_empty() {
-        true => format!("HashCache, {day}"),
-        false => format!("HashCache of {machine}, {day}"),
+    if machine.is_empty() {
+        format!("HashCache, {day}")
+    } else {
+        format!("HashCache of {machine}, {day}")
     }
 }
 

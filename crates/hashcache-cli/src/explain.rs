@@ -61,9 +61,10 @@ pub fn run(args: &ExplainArgs, environment: &Environment) -> anyhow::Result<Exit
     let token = proxy.token_if_any()?;
     let text = view(proxy.address, &target, token.as_deref())?;
     let answer: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
-    say(&match args.json {
-        true => format!("{answer:#}\n"),
-        false => told(&answer),
+    say(&if args.json {
+        format!("{answer:#}\n")
+    } else {
+        told(&answer)
     });
     Ok(ExitCode::SUCCESS)
 }

@@ -40,9 +40,10 @@ pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitC
         Some(admin) => admin,
         None => configured(args, environment)?,
     };
-    let line = match args.ready {
-        true => "GET /-/ready",
-        false => "GET /-/healthy",
+    let line = if args.ready {
+        "GET /-/ready"
+    } else {
+        "GET /-/healthy"
     };
     let (told, is_well) = match ask(admin, line, "", "", PATIENCE) {
         Ok((200, content)) => (content, true),
@@ -50,9 +51,10 @@ pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitC
         Err(error) => (format!("no answer from {admin}: {error:#}"), false),
     };
     say(&format!("{}\n", told.trim_end()));
-    Ok(match is_well {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(NOT_WELL),
+    Ok(if is_well {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NOT_WELL)
     })
 }
 

@@ -101,9 +101,10 @@ fn pin(args: &KeyArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let directory = directory(args.dir.as_deref(), environment)?;
     let loaded = LinkIdentity::load(&directory);
     let identity = loaded.map_err(|error| cannot("show the pin", error))?;
-    say(&match args.json {
-        true => json_of(&identity, &directory),
-        false => format!("{}\n", identity.pin()),
+    say(&if args.json {
+        json_of(&identity, &directory)
+    } else {
+        format!("{}\n", identity.pin())
     });
     Ok(ExitCode::SUCCESS)
 }
@@ -152,9 +153,10 @@ fn status(args: &StatusArgs, environment: &Environment) -> anyhow::Result<ExitCo
     let now = now
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    say(&match args.json {
-        true => format!("{links:#}\n"),
-        false => told(&links, now),
+    say(&if args.json {
+        format!("{links:#}\n")
+    } else {
+        told(&links, now)
     });
     let each = || {
         ["parents", "children"]
@@ -162,9 +164,10 @@ fn status(args: &StatusArgs, environment: &Environment) -> anyhow::Result<ExitCo
             .flat_map(|side| list(&links[side]))
     };
     let is_up = |link: &Value| link["up"] == true;
-    Ok(match each().next().is_some() && each().all(is_up) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(NOT_WELL),
+    Ok(if each().next().is_some() && each().all(is_up) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NOT_WELL)
     })
 }
 
@@ -207,17 +210,16 @@ fn told(links: &Value, now: Duration) -> String {
 
 fn state(link: &Value, now: Duration) -> String {
     let number = |name: &str| link[name].as_u64().unwrap_or(0);
-    let mut text = match link["up"] == true {
-        true => {
-            let since = Duration::from_secs(number("since"));
-            let time = now.saturating_sub(since).as_secs();
-            let address = link["address"].as_str().unwrap_or_default();
-            format!("    up for {}, with {address}", span(time))
-        }
-        false => match link["failure"].as_str() {
+    let mut text = if link["up"] == true {
+        let since = Duration::from_secs(number("since"));
+        let time = now.saturating_sub(since).as_secs();
+        let address = link["address"].as_str().unwrap_or_default();
+        format!("    up for {}, with {address}", span(time))
+    } else {
+        match link["failure"].as_str() {
             Some(failure) => format!("    down: {failure}"),
             None => "    not connected".to_owned(),
-        },
+        }
     };
     if let Some(round_trip) = link["round_trip_seconds"].as_f64() {
         text.push_str(&format!(", round trip {:.0} ms", round_trip * 1000.0));

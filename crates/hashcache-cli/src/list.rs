@@ -55,9 +55,12 @@ pub fn run(args: &ListArgs, environment: &Environment) -> anyhow::Result<ExitCod
             .len()
             .min(usize::try_from(left).unwrap_or(usize::MAX))];
         left -= objects.len() as u64;
-        let lines = objects.iter().map(|object| match args.json {
-            true => format!("{object}\n"),
-            false => told(object),
+        let lines = objects.iter().map(|object| {
+            if args.json {
+                format!("{object}\n")
+            } else {
+                told(object)
+            }
         });
         let lines: String = lines.collect();
         bar.suspend(|| print(&lines))?;
@@ -106,9 +109,10 @@ fn target(prefix: Option<&str>, from: &str) -> String {
 /// A stored response in a line: freshness, status, size, URL.
 fn told(object: &Value) -> String {
     let number = |name: &str| object[name].as_i64().unwrap_or_default();
-    let fresh = match object["fresh"] == true {
-        true => format!("fresh {} s", number("ttl")),
-        false => "stale".to_owned(),
+    let fresh = if object["fresh"] == true {
+        format!("fresh {} s", number("ttl"))
+    } else {
+        "stale".to_owned()
     };
     let size = object["content_bytes"].as_u64();
     let size = size.map_or("-".to_owned(), brief_size);

@@ -49,9 +49,10 @@ pub fn run(args: &OfflineArgs, environment: &Environment) -> anyhow::Result<Exit
         },
     };
     let state: Value = serde_json::from_str(&answer).context("the answer is no JSON")?;
-    say(&match args.json {
-        true => format!("{state}\n"),
-        false => told(&state),
+    say(&if args.json {
+        format!("{state}\n")
+    } else {
+        told(&state)
     });
     Ok(ExitCode::SUCCESS)
 }

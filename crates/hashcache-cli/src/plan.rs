@@ -327,12 +327,13 @@ fn closing(plan: &Plan, picked: Option<&Row>) -> String {
         }
         None => {
             let least = show_size(MEMORY_LEFT_MIN);
-            let _ = match plan.rows.iter().any(|row| row.layout.is_some()) {
-                true => writeln!(
+            let _ = if plan.rows.iter().any(|row| row.layout.is_some()) {
+                writeln!(
                     text,
                     "\nno policy fits: at least {least} of memory is needed"
-                ),
-                false => writeln!(text, "\nno policy fits: a store cannot have this size"),
+                )
+            } else {
+                writeln!(text, "\nno policy fits: a store cannot have this size")
             };
         }
     }

@@ -490,9 +490,10 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
     let is_proxy = !values.startup.listen.is_empty();
     let stores_https =
         values.intercept_ca.is_some() || !values.reloadable.mirrors.is_empty() || !is_proxy;
-    let https = match !values.is_reverse() && !stores_https {
-        true => HTTPS_IS_TUNNELLED,
-        false => "",
+    let https = if !values.is_reverse() && !stores_https {
+        HTTPS_IS_TUNNELLED
+    } else {
+        ""
     };
     let in_all = if caches.len() > 1 { " in all" } else { "" };
     let role = match values.is_reverse() {
@@ -500,9 +501,10 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
         false if is_proxy => "proxy".to_owned(),
         false => "wan".to_owned(),
     };
-    let on = match is_proxy {
-        true => format!(" on {}", addresses.join(" ")),
-        false => String::new(),
+    let on = if is_proxy {
+        format!(" on {}", addresses.join(" "))
+    } else {
+        String::new()
     };
     format!(
         "hashcache: {role}{on}{}{}, {admin}; cache {} ({}{in_all}, policy {}), memory {}; \

@@ -270,9 +270,10 @@ fn split_port(text: &str) -> Result<(&str, Option<&str>), TargetError> {
     if text.contains('@') {
         return Err(TargetError::Userinfo);
     }
-    let host_end = match text.starts_with('[') {
-        true => text.find(']').ok_or(TargetError::Host)? + 1,
-        false => text.find(':').unwrap_or(text.len()),
+    let host_end = if text.starts_with('[') {
+        text.find(']').ok_or(TargetError::Host)? + 1
+    } else {
+        text.find(':').unwrap_or(text.len())
     };
     let (host, rest) = text.split_at(host_end);
     match rest.strip_prefix(':') {

@@ -86,10 +86,11 @@ fn all_kinds(fields: &HeaderMap, options: &StoreOptions) -> FieldKinds {
         .and(FieldKinds::ORIGIN)
         .and(FieldKinds::UNKNOWN);
     let directives = ResponseDirectives::for_targets(fields, &options.targets);
-    match allows_sharing(&directives) {
-        true => kinds
+    if allows_sharing(&directives) {
+        kinds
             .and(FieldKinds::AUTHORIZATION)
-            .and(FieldKinds::ANY_AUTHORIZATION),
-        false => kinds,
+            .and(FieldKinds::ANY_AUTHORIZATION)
+    } else {
+        kinds
     }
 }

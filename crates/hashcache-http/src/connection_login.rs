@@ -139,9 +139,10 @@ impl<'a> Scheme<'a> {
 /// A lone word in a request is a key without a scheme, as many APIs want it, unless it is the name
 /// of a scheme that logs in connections: a login needs a token behind its scheme.
 fn is_login(scheme: Scheme<'_>) -> bool {
-    match scheme.has_more {
-        true => is_challenge(scheme),
-        false => scheme.is_any(OF_CONNECTION),
+    if scheme.has_more {
+        is_challenge(scheme)
+    } else {
+        scheme.is_any(OF_CONNECTION)
     }
 }
 

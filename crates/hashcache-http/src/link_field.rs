@@ -238,9 +238,10 @@ fn base64(bytes: &[u8]) -> String {
         let bits = u32::from_be_bytes(word);
         for at in 0..4 {
             let digit = bits >> (18 - 6 * at) & 63;
-            text.push(match at > three.len() {
-                true => '=',
-                false => char::from(DIGITS[digit as usize]),
+            text.push(if at > three.len() {
+                '='
+            } else {
+                char::from(DIGITS[digit as usize])
             });
         }
     }

@@ -37,9 +37,10 @@ impl Related {
     /// The objects, for the page with the URL `page`.
     pub fn targets(&self, page: &Target) -> impl Iterator<Item = Target> {
         self.0.iter().filter_map(|name| {
-            let target = match name.starts_with('/') {
-                true => Target::new(page.scheme, page.authority.clone(), name),
-                false => Target::parse_url(name),
+            let target = if name.starts_with('/') {
+                Target::new(page.scheme, page.authority.clone(), name)
+            } else {
+                Target::parse_url(name)
             };
             target.ok()
         })
@@ -54,9 +55,10 @@ pub fn related_value<'a>(
 ) -> Option<HeaderValue> {
     let (mut names, mut bytes) = (vec![], 0);
     for other in others.into_iter().take(RELATED_MAX) {
-        let url = match other.same_origin(page) {
-            true => other.path_and_query.to_string(),
-            false => other.to_string(),
+        let url = if other.same_origin(page) {
+            other.path_and_query.to_string()
+        } else {
+            other.to_string()
         };
         if url.bytes().all(|byte| byte.is_ascii_graphic()) {
             let escaped = url.replace('\\', "\\\\").replace('"', "\\\"");
@@ -67,9 +69,10 @@ pub fn related_value<'a>(
             names.push(format!("\"{escaped}\""));
         }
     }
-    match names.is_empty() {
-        true => None,
-        false => HeaderValue::try_from(names.join(", ")).ok(),
+    if names.is_empty() {
+        None
+    } else {
+        HeaderValue::try_from(names.join(", ")).ok()
     }
 }
 

@@ -174,12 +174,11 @@ pub fn speaks_for_client(name: &HeaderName) -> bool {
         return false;
     }
     let dashed;
-    let name = match name.contains('_') {
-        true => {
-            dashed = name.replace('_', "-");
-            &dashed
-        }
-        false => name,
+    let name = if name.contains('_') {
+        dashed = name.replace('_', "-");
+        &dashed
+    } else {
+        name
     };
     let is_in = |list: &[&str]| list.binary_search(&name).is_ok();
     name == "forwarded"

@@ -79,9 +79,10 @@ impl RequestFacts {
     /// Reads a request to a site, of which some fields are taken care of.
     pub fn with_exempt(method: &Method, fields: &HeaderMap, exempt: Exempt<'_>) -> RequestFacts {
         let has = |name| fields.contains_key(name);
-        let directives = match has(CACHE_CONTROL) || has(PRAGMA) {
-            true => RequestDirectives::parse(fields),
-            false => RequestDirectives::default(),
+        let directives = if has(CACHE_CONTROL) || has(PRAGMA) {
+            RequestDirectives::parse(fields)
+        } else {
+            RequestDirectives::default()
         };
         let method = match *method {
             Method::GET => MethodKind::Get,
@@ -260,9 +261,10 @@ fn decide(
         return validate(Forward::Stale);
     }
     if stored.is_fresh(now) {
-        return match client_accepts_fresh(request, stored, now, options) {
-            true => Reuse::Fresh { age, ttl },
-            false => validate(Forward::Request),
+        return if client_accepts_fresh(request, stored, now, options) {
+            Reuse::Fresh { age, ttl }
+        } else {
+            validate(Forward::Request)
         };
     }
     match stale_allowance(&request.directives, stored, now, options) {

@@ -27,9 +27,10 @@ pub(crate) fn dictionary(fields: &HeaderMap, name: &HeaderName) -> Option<Vec<(S
     let mut members: Vec<(String, Item)> = Vec::new();
     list(&text, |parser| {
         let key = parser.key()?;
-        let item = match parser.skip(b'=') {
-            true => parser.member()?,
-            false => Item::Boolean(true),
+        let item = if parser.skip(b'=') {
+            parser.member()?
+        } else {
+            Item::Boolean(true)
         };
         members.retain(|(known, _)| *known != key);
         members.push((key, item));

@@ -130,9 +130,10 @@ pub fn parse_target(
     }
     let host = host.ok_or(TargetError::NoHost)?;
     let authority = Authority::parse(host, scheme)?;
-    match asterisk {
-        true => Ok(RequestTarget::Server(authority)),
-        false => Target::new(scheme, authority, target).map(RequestTarget::Resource),
+    if asterisk {
+        Ok(RequestTarget::Server(authority))
+    } else {
+        Target::new(scheme, authority, target).map(RequestTarget::Resource)
     }
 }
 

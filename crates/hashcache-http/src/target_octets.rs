@@ -23,13 +23,12 @@ pub fn octet_text(octets: &[u8]) -> Cow<'_, str> {
     let mut text = String::with_capacity(octets.len() + 16);
     for chunk in octets.utf8_chunks() {
         for character in chunk.valid().chars() {
-            match is_octet(character) {
-                true => {
-                    let mut spelled = [0; 4];
-                    let spelled = character.encode_utf8(&mut spelled).bytes();
-                    text.extend(spelled.map(as_character));
-                }
-                false => text.push(character),
+            if is_octet(character) {
+                let mut spelled = [0; 4];
+                let spelled = character.encode_utf8(&mut spelled).bytes();
+                text.extend(spelled.map(as_character));
+            } else {
+                text.push(character);
             }
         }
         text.extend(chunk.invalid().iter().copied().map(as_character));
@@ -41,9 +40,10 @@ pub fn octet_text(octets: &[u8]) -> Cow<'_, str> {
 /// the last plane. Other targets are rare enough for a slower way.
 pub fn plain_text(octets: &[u8]) -> Option<&str> {
     let is_last_plane = |octet: &u8| *octet >= LAST_PLANE;
-    match octets.iter().any(is_last_plane) {
-        true => None,
-        false => std::str::from_utf8(octets).ok(),
+    if octets.iter().any(is_last_plane) {
+        None
+    } else {
+        std::str::from_utf8(octets).ok()
     }
 }
 

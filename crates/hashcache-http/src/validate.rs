@@ -63,9 +63,10 @@ pub fn evaluate_conditions(
         let changed = facts.last_modified.unwrap_or(facts.date);
         since.is_some_and(|since| changed <= since)
     };
-    match not_modified {
-        true => ConditionOutcome::NotModified,
-        false => ConditionOutcome::Send,
+    if not_modified {
+        ConditionOutcome::NotModified
+    } else {
+        ConditionOutcome::Send
     }
 }
 

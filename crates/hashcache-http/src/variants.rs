@@ -116,9 +116,10 @@ impl VariantTable {
     pub fn widened(&self, names: &[HeaderName]) -> Vec<HeaderName> {
         let more = names.iter().filter(|name| !self.names.contains(name));
         let all: Vec<_> = self.names.iter().chain(more).cloned().collect();
-        match all.len() <= VARY_FIELDS_MAX {
-            true => all,
-            false => names.to_vec(),
+        if all.len() <= VARY_FIELDS_MAX {
+            all
+        } else {
+            names.to_vec()
         }
     }
 

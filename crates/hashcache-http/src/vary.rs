@@ -61,9 +61,10 @@ impl Vary {
                 Err(_) => return Vary::Anything,
             }
         }
-        match names.is_empty() {
-            true => Vary::Nothing,
-            false => Vary::Fields(names),
+        if names.is_empty() {
+            Vary::Nothing
+        } else {
+            Vary::Fields(names)
         }
     }
 

@@ -46,10 +46,13 @@ impl ParsedHello {
         let mut alpn = hello.alpn();
         let speaks = match &mut alpn {
             None => InnerProtocol::Unsaid,
-            Some(names) => match names.any(|name| matches!(name, b"h2" | b"http/1.1")) {
-                true => InnerProtocol::Http,
-                false => InnerProtocol::Other,
-            },
+            Some(names) => {
+                if names.any(|name| matches!(name, b"h2" | b"http/1.1")) {
+                    InnerProtocol::Http
+                } else {
+                    InnerProtocol::Other
+                }
+            }
         };
         Some(Self {
             name: hello

@@ -78,9 +78,10 @@ impl fmt::Display for HostPattern {
 impl HostPattern {
     /// Whether `name` is this name, or lies below this domain.
     pub fn matches(&self, name: &str) -> bool {
-        match self.is_wildcard {
-            true => parents(name).any(|parent| parent == &*self.domain),
-            false => name == &*self.domain,
+        if self.is_wildcard {
+            parents(name).any(|parent| parent == &*self.domain)
+        } else {
+            name == &*self.domain
         }
     }
 }
@@ -175,9 +176,10 @@ impl NamePatterns {
     }
 
     fn add(&mut self, domain: &str, is_wildcard: bool) {
-        let names = match is_wildcard {
-            true => &mut self.below,
-            false => &mut self.exact,
+        let names = if is_wildcard {
+            &mut self.below
+        } else {
+            &mut self.exact
         };
         names.insert(domain.into());
     }

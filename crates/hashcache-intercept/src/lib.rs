@@ -114,9 +114,10 @@ impl Interceptor {
             return Ok(InterceptKind::SelfTest);
         }
         self.hosts.judge(&upstream.host)?;
-        match self.authority.permits(name) {
-            true => Ok(InterceptKind::Origin),
-            false => Err(Reason::NotPermitted),
+        if self.authority.permits(name) {
+            Ok(InterceptKind::Origin)
+        } else {
+            Err(Reason::NotPermitted)
         }
     }
 
@@ -211,9 +212,10 @@ pub fn suits(hello: &ParsedHello, host: &str) -> Result<(), Reason> {
     if hello.speaks == InnerProtocol::Other {
         return Err(Reason::NotHttp);
     }
-    match hello.common {
-        true => Ok(()),
-        false => Err(Reason::NothingInCommon),
+    if hello.common {
+        Ok(())
+    } else {
+        Err(Reason::NothingInCommon)
     }
 }
 

@@ -71,9 +71,10 @@ impl LinkCoding {
         let is_private = request.contains_key(AUTHORIZATION)
             || (request.contains_key(COOKIE) && stored == StoredHere::No);
         let is_bound = RequestDirectives::parse(request).no_transform;
-        match is_private || is_bound || !permits_identity(request) {
-            true => Self::Unchanged,
-            false => Self::Frames(Dictionaries::default()),
+        if is_private || is_bound || !permits_identity(request) {
+            Self::Unchanged
+        } else {
+            Self::Frames(Dictionaries::default())
         }
     }
 
@@ -124,9 +125,10 @@ impl LinkCoding {
     /// hints.
     pub fn prepare(&self, request: &mut HeaderMap, hints: HintUse) {
         request.remove(HASHCACHE_LINK);
-        let hints = match request.contains_key(AUTHORIZATION) {
-            true => HintUse::None,
-            false => hints,
+        let hints = if request.contains_key(AUTHORIZATION) {
+            HintUse::None
+        } else {
+            hints
         };
         if let Self::Identity | Self::Frames(_) = self {
             request.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));

@@ -42,9 +42,10 @@ impl StoredContent {
 
     /// The content that was kept under this digest.
     pub fn kept(hit: &Hit, digest: Digest) -> Option<Self> {
-        let pages = match hit.metadata().is_empty() {
-            true => None,
-            false => Some(PageTable::decode(hit.metadata())?.0),
+        let pages = if hit.metadata().is_empty() {
+            None
+        } else {
+            Some(PageTable::decode(hit.metadata())?.0)
         };
         Self::with(hit, digest, pages)
     }

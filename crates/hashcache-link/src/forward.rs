@@ -67,9 +67,10 @@ impl FromStr for LinkForward {
 
 impl fmt::Display for LinkForward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.listen.ip() == Ipv4Addr::LOCALHOST {
-            true => write!(f, "{}={}", self.listen.port(), self.to),
-            false => write!(f, "{}={}", self.listen, self.to),
+        if self.listen.ip() == Ipv4Addr::LOCALHOST {
+            write!(f, "{}={}", self.listen.port(), self.to)
+        } else {
+            write!(f, "{}={}", self.listen, self.to)
         }
     }
 }

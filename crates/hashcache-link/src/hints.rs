@@ -220,27 +220,26 @@ impl Pages {
     fn put(&mut self, page: u64, entry: Page) {
         let is_shared = entry.is_shared();
         self.count(&entry, is_shared, true);
-        match is_shared {
-            true => self.shared.put(page, entry),
-            false => self.of_one.put(page, entry),
+        if is_shared {
+            self.shared.put(page, entry)
+        } else {
+            self.of_one.put(page, entry)
         };
     }
 
     fn count(&mut self, entry: &Page, is_shared: bool, is_added: bool) {
         let bytes = entry.bytes();
-        let of_client = match is_shared {
-            true => &mut 0,
-            false => self.of_clients.entry(entry.client).or_default(),
+        let of_client = if is_shared {
+            &mut 0
+        } else {
+            self.of_clients.entry(entry.client).or_default()
         };
-        match is_added {
-            true => {
-                *of_client += bytes;
-                self.bytes += bytes;
-            }
-            false => {
-                *of_client = of_client.saturating_sub(bytes);
-                self.bytes -= bytes;
-            }
+        if is_added {
+            *of_client += bytes;
+            self.bytes += bytes;
+        } else {
+            *of_client = of_client.saturating_sub(bytes);
+            self.bytes -= bytes;
         }
         if !is_shared && *of_client == 0 {
             self.of_clients.remove(&entry.client);
@@ -259,9 +258,10 @@ impl Pages {
         let oldest = pages.find(|(_, entry)| is_of_most(entry));
         let oldest = oldest.map(|(page, _)| *page);
         let least_used = self.shared.peek_lru().map(|(page, _)| *page);
-        let dropped = match of_one > self.bytes_max / 2 {
-            true => oldest.or(least_used),
-            false => least_used.or(oldest),
+        let dropped = if of_one > self.bytes_max / 2 {
+            oldest.or(least_used)
+        } else {
+            least_used.or(oldest)
         };
         dropped.is_some_and(|page| self.take(page).is_some())
     }

@@ -75,10 +75,11 @@ impl PinnedKeys {
 
     fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
         let pin = Pin::of(certificate).ok_or(CertificateError::BadEncoding)?;
-        match self.pins.contains(&pin) {
-            true => Ok(()),
+        if self.pins.contains(&pin) {
+            Ok(())
+        } else {
             // The other side is told by the alert access_denied.
-            false => Err(NOT_PINNED.into()),
+            Err(NOT_PINNED.into())
         }
     }
 }

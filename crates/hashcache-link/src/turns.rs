@@ -196,9 +196,10 @@ impl Turns {
             Ack::Bytes(bytes) => u64::from(*bytes),
             Ack::All => 0,
         });
-        reading.worth = match reading.acks.is_empty() {
-            true => 0,
-            false => reading.worth.saturating_sub(bytes.sum()),
+        reading.worth = if reading.acks.is_empty() {
+            0
+        } else {
+            reading.worth.saturating_sub(bytes.sum())
         };
         taken
     }

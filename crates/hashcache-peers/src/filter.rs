@@ -50,15 +50,16 @@ impl Size {
     /// than [`BITS_MAX`].
     pub fn new(capacity: u32, bits_per_entry: u8) -> Result<Size, SizeError> {
         let bits = u64::from(capacity) * u64::from(bits_per_entry);
-        match (1..=BITS_MAX).contains(&bits) {
-            true => Ok(Size {
+        if (1..=BITS_MAX).contains(&bits) {
+            Ok(Size {
                 capacity,
                 bits_per_entry,
-            }),
-            false => Err(SizeError {
+            })
+        } else {
+            Err(SizeError {
                 capacity,
                 bits_per_entry,
-            }),
+            })
         }
     }
 
@@ -181,9 +182,10 @@ impl Filter {
 
     /// The value of a bit; that of one that the filter does not have is clear.
     pub fn value(&self, bit: u32) -> Bit {
-        match self.is_set(bit) {
-            true => Bit::Set,
-            false => Bit::Clear,
+        if self.is_set(bit) {
+            Bit::Set
+        } else {
+            Bit::Clear
         }
     }
 

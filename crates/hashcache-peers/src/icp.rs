@@ -325,16 +325,18 @@ impl<'a> Header<'a> {
 /// two URLs, so such a datagram is refused.
 fn terminated(payload: Octets<'_>) -> Result<&[u8], Ignored> {
     let (last, url) = payload.rest().split_last().ok_or(Ignored::Url)?;
-    match *last == 0 && !url.contains(&0) {
-        true => Ok(url),
-        false => Err(Ignored::Url),
+    if *last == 0 && !url.contains(&0) {
+        Ok(url)
+    } else {
+        Err(Ignored::Url)
     }
 }
 
 fn sendable(url: &[u8]) -> Result<&[u8], UnsendableUrl> {
-    match url.len() <= URL_BYTES_MAX && !url.contains(&0) {
-        true => Ok(url),
-        false => Err(UnsendableUrl { bytes: url.len() }),
+    if url.len() <= URL_BYTES_MAX && !url.contains(&0) {
+        Ok(url)
+    } else {
+        Err(UnsendableUrl { bytes: url.len() })
     }
 }
 

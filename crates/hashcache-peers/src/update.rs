@@ -180,9 +180,10 @@ impl Position {
             return Step::Next;
         }
         let behind = self.serial.wrapping_sub(position.serial);
-        match position.epoch == self.epoch && behind < 1 << 31 {
-            true => Step::Old,
-            false => Step::Gap,
+        if position.epoch == self.epoch && behind < 1 << 31 {
+            Step::Old
+        } else {
+            Step::Gap
         }
     }
 }

@@ -364,9 +364,10 @@ impl TunnelEntryBuilder {
 
     /// Writes the entry of a tunnel that is not allowed, or whose upstream could not be reached.
     pub(crate) fn failed(&self, worker: &Worker, failure: &Failure) {
-        let outcome = match failure.is_denial() {
-            true => Outcome::Denied,
-            false => Outcome::Tunnel,
+        let outcome = if failure.is_denial() {
+            Outcome::Denied
+        } else {
+            Outcome::Tunnel
         };
         self.write_as(worker, outcome, 0, (true, Some(failure.slug())));
     }

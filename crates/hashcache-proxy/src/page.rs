@@ -193,13 +193,12 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
         );
     }
     let name = printable(landing.name);
-    let https = match landing.intercepts {
-        true => {
-            "Some https:// sites are stored too, for devices that \
+    let https = if landing.intercepts {
+        "Some https:// sites are stored too, for devices that \
              <a href=/ca>trust this cache</a>. All other https:// traffic passes through \
              encrypted."
-        }
-        false => "Traffic of https:// sites passes through encrypted and is not stored.",
+    } else {
+        "Traffic of https:// sites passes through encrypted and is not stored."
     };
     let body = match landing.reader {
         PageReader::Browser => {
@@ -294,9 +293,10 @@ fn client(mirror: &Mirror) -> String {
         MirrorKind::Apt => "apt",
     };
     // With several of a kind, the names distinguish them.
-    match mirror.name() == mirror.kind().as_str() {
-        true => format!("{client} without a proxy"),
-        false => format!("{client} without a proxy ({})", mirror.name()),
+    if mirror.name() == mirror.kind().as_str() {
+        format!("{client} without a proxy")
+    } else {
+        format!("{client} without a proxy ({})", mirror.name())
     }
 }
 

@@ -404,9 +404,10 @@ impl Queries {
             is_from && is_signed
         });
         let Some(asked) = asked else {
-            self.htcp_counts.ignored(match is_signed {
-                true => HtcpIgnored::Unasked,
-                false => HtcpIgnored::Signature,
+            self.htcp_counts.ignored(if is_signed {
+                HtcpIgnored::Unasked
+            } else {
+                HtcpIgnored::Signature
             });
             return;
         };

@@ -43,9 +43,10 @@ pub(crate) fn reuse_stored(
                 forward: Forward::Stale,
                 // As for a response that became stale by age: serve it on error, unless the origin
                 // forbids that.
-                on_error: match stored.flags.has(FactFlags::NEVER_STALE) {
-                    true => OnError::Fail,
-                    false => OnError::ServeIfError,
+                on_error: if stored.flags.has(FactFlags::NEVER_STALE) {
+                    OnError::Fail
+                } else {
+                    OnError::ServeIfError
                 },
             }
         }

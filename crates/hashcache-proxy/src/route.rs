@@ -341,9 +341,10 @@ impl NextHop {
 
     /// Why it was chosen, by Squid's names.
     pub(crate) fn code(&self) -> &'static str {
-        match self.timed_out {
-            true => self.code.as_str_timed_out(),
-            false => self.code.as_str(),
+        if self.timed_out {
+            self.code.as_str_timed_out()
+        } else {
+            self.code.as_str()
         }
     }
 }
@@ -822,9 +823,10 @@ impl Rule {
         let RouteRequest {
             scheme, authority, ..
         } = request;
-        let scheme = match request.is_tunnel {
-            true => Scheme::Https,
-            false => scheme,
+        let scheme = if request.is_tunnel {
+            Scheme::Https
+        } else {
+            scheme
         };
         let (hosts, ports) = (&self.settings.hosts, &self.settings.ports);
         self.settings.scheme.is_none_or(|wanted| wanted == scheme)
@@ -941,9 +943,10 @@ impl Rule {
             .map(|peer| sibling_hop(request, peer, code));
         // A parent that a hash chose, or the only one, is asked by HTTP whatever it replies.
         let is_chosen = matches!(self.order, Order::Rendezvous(_) | Order::Carp(_));
-        let parents = match is_chosen || parents.len() == 1 {
-            true => &[],
-            false => parents,
+        let parents = if is_chosen || parents.len() == 1 {
+            &[]
+        } else {
+            parents
         };
         let parents = parents.iter().filter(|hop| hop.peer().is_some_and(answers));
         let queries = siblings.chain(parents.cloned());

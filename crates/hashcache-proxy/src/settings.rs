@@ -342,9 +342,10 @@ impl Settings {
     /// The protocol on `listen`.
     pub fn speaks(&self, listen: &Listen) -> Speaks {
         // In a forward proxy a certificate changes no address that does not say so.
-        let usual = match self.startup.mode == Mode::Forward || self.reloadable.tls.is_empty() {
-            true => Speaks::Http,
-            false => Speaks::Tls,
+        let usual = if self.startup.mode == Mode::Forward || self.reloadable.tls.is_empty() {
+            Speaks::Http
+        } else {
+            Speaks::Tls
         };
         listen.speaks.unwrap_or(usual)
     }

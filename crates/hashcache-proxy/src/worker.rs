@@ -106,9 +106,10 @@ impl Worker {
     /// The access rules whose times include now.
     pub(crate) fn timed_rules(&self, live: &LiveSettings) -> Rc<TimedRules> {
         let generation = live.generation;
-        let unix = match live.settings.access.has_times() {
-            true => self.common.clock.now().seconds(),
-            false => 0,
+        let unix = if live.settings.access.has_times() {
+            self.common.clock.now().seconds()
+        } else {
+            0
         };
         let unix_minute = unix / 60;
         let mut known = self.timed_rules.borrow_mut();

@@ -53,9 +53,10 @@ impl Forwarding {
         is_trusted: impl Fn(IpAddr) -> bool,
     ) -> Self {
         let peer = peer.to_canonical();
-        let speaker = match is_trusted(peer) {
-            true => Speaker::Trusted,
-            false => Speaker::Untrusted,
+        let speaker = if is_trusted(peer) {
+            Speaker::Trusted
+        } else {
+            Speaker::Untrusted
         };
         let direct = Self {
             client: peer,
@@ -68,9 +69,10 @@ impl Forwarding {
         if speaker == Speaker::Untrusted {
             return direct;
         }
-        let elements = match fields.contains_key(&FOR) {
-            true => elements_of_older_fields(fields),
-            false => parse_forwarded(fields).unwrap_or_default(),
+        let elements = if fields.contains_key(&FOR) {
+            elements_of_older_fields(fields)
+        } else {
+            parse_forwarded(fields).unwrap_or_default()
         };
         let unlisted = Element {
             client: None,
@@ -187,9 +189,12 @@ fn elements_of_older_fields(fields: &HeaderMap) -> Vec<Element> {
     let (schemes, hosts) = (members(fields, &PROTO), members(fields, &HOST));
     let count = addresses.len();
     // Proxies that append to one of the lists append to all of them, or overwrite the other two.
-    let at = |list: &[&[u8]], n: usize| match list.len() == count {
-        true => list.get(n).map(|text| text.to_vec()),
-        false => list.last().map(|text| text.to_vec()),
+    let at = |list: &[&[u8]], n: usize| {
+        if list.len() == count {
+            list.get(n).map(|text| text.to_vec())
+        } else {
+            list.last().map(|text| text.to_vec())
+        }
     };
     let elements = addresses.iter().enumerate().map(|(n, address)| Element {
         client: node_address(address),

@@ -137,9 +137,10 @@ impl Health {
             return None;
         }
         origin.against += 1;
-        let needed = match origin.is_down {
-            true => GOOD_CHECKS,
-            false => FAILED_CHECKS,
+        let needed = if origin.is_down {
+            GOOD_CHECKS
+        } else {
+            FAILED_CHECKS
         };
         if origin.against < needed {
             return None;
@@ -167,9 +168,10 @@ impl Health {
             return 0;
         }
         let returned = origin.returned();
-        match returned.is_some_and(|since| now.duration_since(since) < RETURN_TIME) {
-            true => 1,
-            false => 10,
+        if returned.is_some_and(|since| now.duration_since(since) < RETURN_TIME) {
+            1
+        } else {
+            10
         }
     }
 }

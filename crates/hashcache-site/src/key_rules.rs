@@ -160,10 +160,11 @@ impl KeyRules {
             kept.sort_by_key(|parameter| name(parameter));
         }
         let kept = kept.join("&");
-        match kept.is_empty() {
+        if kept.is_empty() {
             // A bare `?` would be a third spelling of the path.
-            true => path.into(),
-            false => format!("{path}?{kept}").into(),
+            path.into()
+        } else {
+            format!("{path}?{kept}").into()
         }
     }
 

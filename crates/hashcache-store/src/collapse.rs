@@ -139,11 +139,12 @@ impl SharedFailure {
     /// again. What fails before the origin has read a request fails for all that anybody could
     /// send.
     fn holds_for(&self, fields: &HeaderMap) -> bool {
-        match self.failure.may_be_of_fields() {
-            false => self.requester == Requester::Anybody,
-            true => self.fields.as_deref().is_some_and(|failed| {
+        if self.failure.may_be_of_fields() {
+            self.fields.as_deref().is_some_and(|failed| {
                 compared_fields(fields, COMPARED_BYTES_MAX).as_deref() == Some(failed)
-            }),
+            })
+        } else {
+            self.requester == Requester::Anybody
         }
     }
 }

@@ -323,9 +323,10 @@ impl InFlightRanges {
 fn hole(hit: &Hit, at: u64, end: u64) -> Option<Range<u64>> {
     let holes = hit.holes(at..end.min(claim_end(hit, at)));
     let first = holes.first().filter(|hole| hole.start <= at)?;
-    let last = match holes.len() > HOLES_MAX {
-        true => holes.last()?,
-        false => first,
+    let last = if holes.len() > HOLES_MAX {
+        holes.last()?
+    } else {
+        first
     };
     Some(first.start..last.end)
 }

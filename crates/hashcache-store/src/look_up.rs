@@ -69,9 +69,10 @@ async fn find(get: impl Fn(&[u8]) -> Lookup, key: Bytes, fields: &HeaderMap) -> 
         return StoreLookup::Nothing(place);
     };
     let Some(table) = stored.table.take() else {
-        return match matches(&stored, fields) {
-            true => usable(hit, stored, place, from),
-            false => StoreLookup::VaryMiss { place, table: None },
+        return if matches(&stored, fields) {
+            usable(hit, stored, place, from)
+        } else {
+            StoreLookup::VaryMiss { place, table: None }
         };
     };
     let Some(values) = table.values(fields) else {

@@ -260,9 +260,10 @@ impl PageGroups {
             return self.lock().note(&requested, noted, now).group;
         }
         let fields = PageFields::of(request.fields);
-        let wanted = match is_icon(request.target) {
-            true => Wanted::Part,
-            false => fields.wanted(),
+        let wanted = if is_icon(request.target) {
+            Wanted::Part
+        } else {
+            fields.wanted()
         };
         if wanted.is_page() == Some(true) {
             return self.page_or_frame(place, &fields, now).group;
@@ -270,9 +271,10 @@ impl PageGroups {
         // A program that sends a Referer, and no Accept that asks for a page, asks for a part of
         // one.
         if wanted == Wanted::Unknown && fields.referer.is_none() {
-            return match is_html(response) {
-                true => self.page_or_frame(place, &fields, now).group,
-                false => self.key(place),
+            return if is_html(response) {
+                self.page_or_frame(place, &fields, now).group
+            } else {
+                self.key(place)
             };
         }
         let referred = match fields.referer {
@@ -387,12 +389,11 @@ impl OpenPages {
     fn named(&self, referred: &Referred, now: Instant) -> Option<Named> {
         let find = |visit: Visit| self.is_open(visit, now).then_some(visit.group);
         let Referred { key, of_origin, .. } = *referred;
-        let group = match referred.is_origin_only {
-            true => find(self.latest.get(&of_origin)?.visit)?,
-            false => {
-                let part = self.parts.get(&key).copied();
-                part.and_then(find).unwrap_or(key)
-            }
+        let group = if referred.is_origin_only {
+            find(self.latest.get(&of_origin)?.visit)?
+        } else {
+            let part = self.parts.get(&key).copied();
+            part.and_then(find).unwrap_or(key)
         };
         Some(Named {
             group,

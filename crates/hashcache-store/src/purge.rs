@@ -256,9 +256,10 @@ impl Invalidators {
         }
         let is_over =
             of_origin + bans > (most / ORIGIN_PART).max(2) || all + bans > most / CLIENT_PART;
-        let share = match is_over {
-            true => BanShare::Origin,
-            false => BanShare::Groups,
+        let share = if is_over {
+            BanShare::Origin
+        } else {
+            BanShare::Groups
         };
         (share, of_origin == 0)
     }

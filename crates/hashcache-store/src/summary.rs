@@ -141,9 +141,10 @@ impl Summary {
     pub fn is_outdated(&self) -> bool {
         let queue = self.queue();
         let log_bytes: u64 = queue.logs.iter().map(|(_, bytes)| bytes).sum();
-        let builds_per_lap = match self.is_used() {
-            true => BUILDS_PER_LAP,
-            false => BUILDS_PER_LAP_UNUSED,
+        let builds_per_lap = if self.is_used() {
+            BUILDS_PER_LAP
+        } else {
+            BUILDS_PER_LAP_UNUSED
         };
         let is_rewritten =
             queue.reclaimed_bytes > 0 && queue.reclaimed_bytes >= log_bytes / builds_per_lap;

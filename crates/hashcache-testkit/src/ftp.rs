@@ -260,9 +260,10 @@ impl<'a> Connection<'a> {
                     None => self.user == "anonymous",
                     Some((user, password)) => self.user == *user && argument == password,
                 };
-                match is_right {
-                    true => self.say("230 in").await,
-                    false => self.say("530 Login <incorrect>").await,
+                if is_right {
+                    self.say("230 in").await
+                } else {
+                    self.say("530 Login <incorrect>").await
                 }
             }
             "TYPE" => self.say("200 ok").await,

@@ -64,9 +64,10 @@ pub(crate) async fn read_body<R: AsyncBufRead + Unpin>(
                 let line = read_line(input, complaints).await?;
                 let digits = line.split(';').next().unwrap_or_default();
                 // Space may stand before the semicolon of an extension, and nowhere else.
-                let digits = match digits.len() < line.len() {
-                    true => digits.trim_end_matches([' ', '\t']),
-                    false => digits,
+                let digits = if digits.len() < line.len() {
+                    digits.trim_end_matches([' ', '\t'])
+                } else {
+                    digits
                 };
                 let strict = digits.chars().all(|c| c.is_ascii_hexdigit());
                 let size = match u64::from_str_radix(digits, 16) {

@@ -98,9 +98,10 @@ impl Upstream {
     ) -> Option<UpstreamConn> {
         // A request that cannot be repeated takes a recently used connection or a new one: the
         // longer a connection was idle, the more likely the origin is about to close it.
-        let max_idle = match is_repeatable(request) {
-            true => Duration::MAX,
-            false => SURELY_OPEN,
+        let max_idle = if is_repeatable(request) {
+            Duration::MAX
+        } else {
+            SURELY_OPEN
         };
         if let Way::Http2(sharing, memory) = way {
             let wanted = Wanted {
@@ -165,12 +166,11 @@ impl Upstream {
                 Found::None => break,
             }
         }
-        match self.http2_conns.is_plain(to) {
-            true => self.open_own(to, options).await,
-            false => {
-                self.open_http2(to, (sharing, memory), request, options)
-                    .await
-            }
+        if self.http2_conns.is_plain(to) {
+            self.open_own(to, options).await
+        } else {
+            self.open_http2(to, (sharing, memory), request, options)
+                .await
         }
     }
 

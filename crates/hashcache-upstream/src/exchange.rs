@@ -107,9 +107,10 @@ impl Upstream {
                 let target = odd_target(&mut request, to, options);
                 let http1 = http1.clone();
                 let client = options.client.as_ref();
-                let request = match request.body().is_empty() {
-                    true => SentRequest::Kept(sent_request.insert(request)),
-                    false => SentRequest::Given(Box::new(request)),
+                let request = if request.body().is_empty() {
+                    SentRequest::Kept(sent_request.insert(request))
+                } else {
+                    SentRequest::Given(Box::new(request))
                 };
                 let sending = async {
                     let push = |status, fields| interim.push(status, fields);
@@ -536,9 +537,12 @@ impl Interim {
     /// Ready if there is one. Whoever waits for the final response pushes them, so nobody has to be
     /// woken.
     async fn arrived(&self) {
-        std::future::poll_fn(|_| match self.waiting.borrow().is_empty() {
-            true => Poll::Pending,
-            false => Poll::Ready(()),
+        std::future::poll_fn(|_| {
+            if self.waiting.borrow().is_empty() {
+                Poll::Pending
+            } else {
+                Poll::Ready(())
+            }
         })
         .await;
     }

@@ -336,11 +336,11 @@ impl FieldBlocks {
             return;
         };
         let mut message = Message::new(block.kind, self.head_bytes);
-        let decoded = match is_framed {
-            true => self
-                .decoder
-                .decode(&block.octets, |field| message.add(field)),
-            false => Err(NoBlock),
+        let decoded = if is_framed {
+            self.decoder
+                .decode(&block.octets, |field| message.add(field))
+        } else {
+            Err(NoBlock)
         };
         if decoded.is_err() {
             return self.end_connection(block.stream);

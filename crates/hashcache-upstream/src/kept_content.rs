@@ -262,9 +262,10 @@ pub(super) mod tests {
 
         fn size_hint(&self) -> SizeHint {
             let bytes = self.parts.iter().map(|part| part.len() as u64).sum();
-            match self.has_end {
-                true => SizeHint::with_exact(bytes),
-                false => SizeHint::default(),
+            if self.has_end {
+                SizeHint::with_exact(bytes)
+            } else {
+                SizeHint::default()
             }
         }
     }

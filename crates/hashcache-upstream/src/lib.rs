@@ -433,9 +433,10 @@ impl Upstream {
         let is_it =
             |server: &Origin| server.scheme == to.scheme && server.authority == to.authority;
         let is_chosen = to.purpose != Purpose::Forward && to.through.is_none();
-        match is_chosen && self.announced.iter().any(is_it) {
-            true => Announces::Client,
-            false => Announces::Nobody,
+        if is_chosen && self.announced.iter().any(is_it) {
+            Announces::Client
+        } else {
+            Announces::Nobody
         }
     }
 
@@ -479,9 +480,10 @@ impl Upstream {
     pub async fn probe(&self, peer: &Peer) {
         if let Some(link) = &peer.link {
             // Its PINGs find out whether the parent answers.
-            match link.is_up() {
-                true => peer.note_success(),
-                false => peer.note_failed_probe(&Failure::ConnectionTerminated),
+            if link.is_up() {
+                peer.note_success();
+            } else {
+                peer.note_failed_probe(&Failure::ConnectionTerminated);
             }
             return;
         }
@@ -515,10 +517,11 @@ impl Upstream {
         request: Request<RequestBody>,
         options: &SendOptions,
     ) -> Result<UpstreamExchange, Unanswered> {
-        let announces = match options.pinning.is_login() {
-            false => self.announces(to),
+        let announces = if options.pinning.is_login() {
             // A connection of one client has the right header for all its requests.
-            true => Announces::Nobody,
+            Announces::Nobody
+        } else {
+            self.announces(to)
         };
         let mut request = prepare(request, to, options, announces);
         let client = options.client.as_ref();

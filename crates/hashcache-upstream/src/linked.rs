@@ -296,9 +296,10 @@ impl Upstream {
         request: &Request<RequestBody>,
         client: Option<&Share>,
     ) -> Result<Option<Reservation>, Failure> {
-        match request.body().is_empty() {
-            true => Ok(None),
-            false => self.reserve(client, UPLOAD_BYTES),
+        if request.body().is_empty() {
+            Ok(None)
+        } else {
+            self.reserve(client, UPLOAD_BYTES)
         }
     }
 
@@ -330,9 +331,10 @@ impl Signals {
 
     /// Why the connection has ended before that.
     fn fault(&self) -> Failure {
-        Failure::Link(match self.refused.load(Relaxed) {
-            true => LinkFault::NotAccepted,
-            false => LinkFault::Ended,
+        Failure::Link(if self.refused.load(Relaxed) {
+            LinkFault::NotAccepted
+        } else {
+            LinkFault::Ended
         })
     }
 }
@@ -457,27 +459,26 @@ impl LinkedStream {
             // A parent that does not know the field answers 417 instead of the resource at `/`.
             head.headers.insert(EXPECT, TARGET_EXPECTATION);
         }
-        let (content, returned) = match body.is_empty() {
-            true => (LinkContent::default(), None),
-            false => {
-                let (content, sender) = LinkContent::streamed();
-                let (give_back, returned) = oneshot::channel();
-                let (upload, exchange) = oneshot::channel();
-                self.upload = Some(upload);
-                let last_sent = Rc::clone(&self.last_sent);
-                let turn = self.stream.sending();
-                let feeding = feed((body, turn), sender, give_back, last_sent);
-                spawn_local(async move {
-                    // Content may be held for good, or its client may send nothing more: the
-                    // stream would then stay open on a link that all clients share.
-                    tokio::select! {
-                        biased;
-                        _ = exchange => {}
-                        () = feeding => {}
-                    }
-                });
-                (content, Some(returned))
-            }
+        let (content, returned) = if body.is_empty() {
+            (LinkContent::default(), None)
+        } else {
+            let (content, sender) = LinkContent::streamed();
+            let (give_back, returned) = oneshot::channel();
+            let (upload, exchange) = oneshot::channel();
+            self.upload = Some(upload);
+            let last_sent = Rc::clone(&self.last_sent);
+            let turn = self.stream.sending();
+            let feeding = feed((body, turn), sender, give_back, last_sent);
+            spawn_local(async move {
+                // Content may be held for good, or its client may send nothing more: the
+                // stream would then stay open on a link that all clients share.
+                tokio::select! {
+                    biased;
+                    _ = exchange => {}
+                    () = feeding => {}
+                }
+            });
+            (content, Some(returned))
         };
         let sending = self
             .stream
@@ -531,9 +532,10 @@ async fn feed(
     while let Ok(permit) = pieces.reserve().await {
         let next = poll_fn(|cx| {
             ready!(turn.poll(cx));
-            match rest.is_empty() {
-                true => Pin::new(&mut body).poll_frame(cx),
-                false => Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut rest))))),
+            if rest.is_empty() {
+                Pin::new(&mut body).poll_frame(cx)
+            } else {
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut rest)))))
             }
         });
         let next = tokio::select! {
@@ -573,9 +575,10 @@ impl AsyncRead for CountedSocket {
         let received = buffer.filled().len() - before;
         self.counters.received(received);
         let load = &self.counters.load;
-        match read.is_pending() {
-            true => load.note_waits(Instant::now().into_std()),
-            false => load.note_moved(received),
+        if read.is_pending() {
+            load.note_waits(Instant::now().into_std());
+        } else {
+            load.note_moved(received);
         }
         read
     }

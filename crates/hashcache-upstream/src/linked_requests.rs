@@ -39,9 +39,10 @@ impl Upstream {
         let is_repeatable = is_repeatable(&request) && !is_login;
         let limit = options.connect_time.unwrap_or(self.limits.connect_time);
         let client = options.client.as_ref();
-        let mut coding = match is_repeatable {
-            true => self.coding_now((options.link.clone(), link), client),
-            false => LinkCoding::Unchanged,
+        let mut coding = if is_repeatable {
+            self.coding_now((options.link.clone(), link), client)
+        } else {
+            LinkCoding::Unchanged
         };
         let mut attempts = Attempts::default();
         loop {
@@ -65,9 +66,10 @@ impl Upstream {
             let copy = is_repeatable.then(|| copy_of(&request));
             coding.prepare(
                 request.headers_mut(),
-                match is_repeatable {
-                    true => options.hints,
-                    false => HintUse::None,
+                if is_repeatable {
+                    options.hints
+                } else {
+                    HintUse::None
                 },
             );
             if let Some(turn) = options.pinning.turn() {

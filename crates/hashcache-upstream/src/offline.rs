@@ -114,9 +114,10 @@ impl Latest {
         let mut first: Vec<&Chosen> = Vec::new();
         let mut further = Vec::new();
         for chosen in self.iter() {
-            match first.iter().any(|known| known.client == chosen.client) {
-                true => further.push(chosen),
-                false => first.push(chosen),
+            if first.iter().any(|known| known.client == chosen.client) {
+                further.push(chosen);
+            } else {
+                first.push(chosen);
             }
         }
         let few = first.into_iter().chain(further);

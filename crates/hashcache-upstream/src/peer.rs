@@ -694,9 +694,10 @@ mod tests {
             let now = start + Duration::from_millis(ms);
             if health.take_probe(now) {
                 // It answers from the 17th second on.
-                let changed = match ms >= 17_000 {
-                    true => health.succeeded(now),
-                    false => health.failed(PeerFailure::Other, now),
+                let changed = if ms >= 17_000 {
+                    health.succeeded(now)
+                } else {
+                    health.failed(PeerFailure::Other, now)
                 };
                 if changed == HealthChange::CameUp {
                     back = Some(ms);

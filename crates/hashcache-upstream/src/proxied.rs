@@ -68,9 +68,10 @@ where
     stream.flush().await.map_err(terminated)?;
     let mut begun = [0; 5];
     stream.read_exact(&mut begun).await.map_err(terminated)?;
-    match &begun == b"HTTP/" {
-        true => Ok(()),
-        false => Err(Failure::ResponseMalformed("the peer does not answer HTTP")),
+    if &begun == b"HTTP/" {
+        Ok(())
+    } else {
+        Err(Failure::ResponseMalformed("the peer does not answer HTTP"))
     }
 }
 

@@ -226,9 +226,10 @@ impl BodyProgress {
     /// Bytes that the connection has taken or will take, at most `most`.
     pub(super) fn bytes(&self, most: u64) -> u64 {
         let polled = self.polled.get();
-        let bytes = match self.is_ended() {
-            true => polled,
-            false => self.length.unwrap_or(most),
+        let bytes = if self.is_ended() {
+            polled
+        } else {
+            self.length.unwrap_or(most)
         };
         bytes.min(most)
     }

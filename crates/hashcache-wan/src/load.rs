@@ -130,9 +130,10 @@ impl Rate {
 
     /// 0: not known.
     fn bytes_per_second(&self) -> u64 {
-        match self.busy < MEASURED_MIN {
-            true => 0,
-            false => per_second(self.bytes, self.busy),
+        if self.busy < MEASURED_MIN {
+            0
+        } else {
+            per_second(self.bytes, self.busy)
         }
     }
 }
@@ -148,9 +149,10 @@ impl Disk {
         let since_last = self.last.map(|last| now.saturating_duration_since(last));
         // While another read was served, this one was in the queue.
         let served = since_last.map_or(took, |since| took.min(since));
-        self.mean = match since_last.is_none_or(|since| since >= TRIED_AGAIN) {
-            true => (self.mean + served) / 2,
-            false => (self.mean * 7 + served) / 8,
+        self.mean = if since_last.is_none_or(|since| since >= TRIED_AGAIN) {
+            (self.mean + served) / 2
+        } else {
+            (self.mean * 7 + served) / 8
         };
         self.last = Some(now);
     }

@@ -116,9 +116,10 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
             framing,
             passes_trailers: asked.takes_trailers,
             is_kept: !is_last,
-            state: match is_over {
-                true => AnswerState::Complete,
-                false => AnswerState::Content,
+            state: if is_over {
+                AnswerState::Complete
+            } else {
+                AnswerState::Content
             },
         }
     }
@@ -247,9 +248,10 @@ fn write_status(
 ) {
     let text = &mut outgoing.text;
     // The version of this hop, not of the origin's (RFC 9112, section 2.3).
-    text.extend_from_slice(match asked.http_10 {
-        true => b"HTTP/1.0 ",
-        false => b"HTTP/1.1 ",
+    text.extend_from_slice(if asked.http_10 {
+        b"HTTP/1.0 "
+    } else {
+        b"HTTP/1.1 "
     });
     text.extend_from_slice(status.as_str().as_bytes());
     text.push(b' ');

@@ -128,9 +128,10 @@ impl Scan {
     /// The refusal of a head that does not end within the limit. Without an end of the first line
     /// it is the target that is too long: the method has few bytes in every honest request.
     fn too_large(&self) -> Refusal {
-        match self.line == self.start {
-            true => TARGET_TOO_LONG,
-            false => HEAD_TOO_LARGE,
+        if self.line == self.start {
+            TARGET_TOO_LONG
+        } else {
+            HEAD_TOO_LARGE
         }
     }
 }

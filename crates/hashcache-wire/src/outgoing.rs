@@ -119,9 +119,10 @@ pub(super) fn push_field(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     let mut is_first = true;
     text.extend(name.iter().map(|byte| {
         let first = std::mem::replace(&mut is_first, *byte == b'-');
-        match first {
-            true => byte.to_ascii_uppercase(),
-            false => *byte,
+        if first {
+            byte.to_ascii_uppercase()
+        } else {
+            *byte
         }
     }));
     text.extend_from_slice(b": ");

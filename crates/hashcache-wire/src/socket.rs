@@ -52,10 +52,11 @@ enum SocketIo {
 impl Socket {
     /// The same socket; `bytes`, which were read from it, are read again.
     pub fn begun_with(mut self, bytes: Bytes) -> Self {
-        self.begun = match self.begun.is_empty() {
-            true => bytes,
+        self.begun = if self.begun.is_empty() {
+            bytes
+        } else {
             // An earlier detection has read further already.
-            false => [bytes, self.begun].concat().into(),
+            [bytes, self.begun].concat().into()
         };
         self
     }

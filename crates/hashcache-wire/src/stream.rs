@@ -149,9 +149,10 @@ impl ClientStream {
                 return Poll::Ready(Ok(None));
             }
             // What is beyond a head needs no reservation while the connection is idle.
-            let room = match self.held.is_empty() {
-                true => HELD_FREE,
-                false => HEAD_READ,
+            let room = if self.held.is_empty() {
+                HELD_FREE
+            } else {
+                HEAD_READ
             };
             let polled = self.poll_page(cx, room, |this, read| {
                 if !this.held.is_empty() || read.is_empty() {
@@ -226,12 +227,11 @@ impl ClientStream {
     /// The request with this head; `None`: `http` cannot hold it, which `check` should have seen.
     fn accept(&mut self, head: &[u8], checked: &CheckedHead) -> Option<NextRequest> {
         let lines = &head[checked.target.end + VERSION_BYTES..];
-        let fields = match checked.has_repetitions {
-            false => fields_of(Bytes::copy_from_slice(lines), checked.fields)?,
-            true => {
-                let lines = single(lines, checked.form, checked.content);
-                fields_of(lines.into(), checked.fields)?
-            }
+        let fields = if checked.has_repetitions {
+            let lines = single(lines, checked.form, checked.content);
+            fields_of(lines.into(), checked.fields)?
+        } else {
+            fields_of(Bytes::copy_from_slice(lines), checked.fields)?
         };
         let mut request = Request::new(());
         *request.method_mut() = Method::from_bytes(&head[checked.method.clone()]).ok()?;
@@ -603,12 +603,11 @@ impl ClientStream {
         if !self.inbound.wants_head() && !self.inbound.is_stopped() {
             let held = std::mem::take(&mut self.held);
             self.held_memory = None;
-            let skipped = match held.is_empty() {
-                false => self.take_content_of_page(&held).is_ok(),
-                true => {
-                    let polled = self.poll_page(cx, CONTENT_READ, Self::take_content_of_page);
-                    matches!(polled, Poll::Ready(Ok(Ok(_))))
-                }
+            let skipped = if held.is_empty() {
+                let polled = self.poll_page(cx, CONTENT_READ, Self::take_content_of_page);
+                matches!(polled, Poll::Ready(Ok(Ok(_))))
+            } else {
+                self.take_content_of_page(&held).is_ok()
             };
             if !skipped {
                 return false;

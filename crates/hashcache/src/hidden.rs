@@ -114,9 +114,10 @@ impl Bits {
         let words = self.0.as_ref()?;
         (from / 64..WORDS).find_map(|n| {
             let others = others.0.as_ref().map_or(0, |words| words[n]);
-            let numbers = match n == from / 64 {
-                true => u64::MAX << (from % 64),
-                false => u64::MAX,
+            let numbers = if n == from / 64 {
+                u64::MAX << (from % 64)
+            } else {
+                u64::MAX
             };
             let word = words[n] & !others & numbers;
             (word != 0).then(|| n * 64 + word.trailing_zeros() as usize)

@@ -372,11 +372,10 @@ fn what_was_put_since_a_remove_that_is_not_done_is_found_while_it_is_written() {
                 mut device_writer,
             } = store(PolicyKind::Set, HOT);
             let key = key(&stripe, "a");
-            match has_room {
-                true => {
-                    stripe.remove(key);
-                }
-                false => stripe.remove_with_range(key),
+            if has_room {
+                stripe.remove(key);
+            } else {
+                stripe.remove_with_range(key)
             }
             assert!(stripe.shard(key).is_removing(key));
             assert_eq!(stripe.shard(key).removing.is_empty(), !has_room);

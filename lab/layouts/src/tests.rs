@@ -234,9 +234,12 @@ fn a_file_is_deleted_with_its_object() {
 fn files(root: &Path) -> usize {
     let entries = std::fs::read_dir(root).unwrap().map(Result::unwrap);
     entries
-        .map(|entry| match entry.file_type().unwrap().is_dir() {
-            true => files(&entry.path()),
-            false => 1,
+        .map(|entry| {
+            if entry.file_type().unwrap().is_dir() {
+                files(&entry.path())
+            } else {
+                1
+            }
         })
         .sum()
 }

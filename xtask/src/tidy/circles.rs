@@ -297,9 +297,10 @@ fn character_length(rest: &str) -> usize {
             .map_or(rest.len(), |end| end + first + 3);
     }
     let first = inside.chars().next().map_or(0, char::len_utf8);
-    match inside[first..].starts_with('\'') {
-        true => first + 2,
-        false => 1,
+    if inside[first..].starts_with('\'') {
+        first + 2
+    } else {
+        1
     }
 }
 

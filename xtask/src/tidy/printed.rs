@@ -20,13 +20,14 @@ const SOURCES: [&str; 6] = [
 /// The reference page, if it does not end with the mark of its sources.
 pub fn printed(tree: &Tree) -> Vec<Finding> {
     let is_current = |text: &str| text.ends_with(&mark(tree));
-    match tree.text(REFERENCE).is_some_and(is_current) {
-        true => vec![],
-        false => vec![Finding::new(
+    if tree.text(REFERENCE).is_some_and(is_current) {
+        vec![]
+    } else {
+        vec![Finding::new(
             REFERENCE,
             0,
             "its sources have changed: run `cargo xtask docs`",
-        )],
+        )]
     }
 }
 

@@ -127,9 +127,10 @@ impl Limiter {
             if usage.current_bytes(now) == 0 {
                 continue;
             }
-            match key.is_of_forgotten() {
-                true => limiter.lock().note_forgotten(key.limit, usage),
-                false => *limiter.subject(key).usage() = usage,
+            if key.is_of_forgotten() {
+                limiter.lock().note_forgotten(key.limit, usage);
+            } else {
+                *limiter.subject(key).usage() = usage;
             }
         }
         Arc::new(limiter)

@@ -50,9 +50,10 @@ impl Usage {
 
     /// The bytes, unless they were used in a period that is over.
     pub(super) fn current_bytes(&self, unix: u64) -> u64 {
-        match unix < self.period.ends {
-            true => self.bytes,
-            false => 0,
+        if unix < self.period.ends {
+            self.bytes
+        } else {
+            0
         }
     }
 

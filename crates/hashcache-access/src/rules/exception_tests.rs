@@ -525,9 +525,10 @@ fn the_decision_is_that_of_rules_looked_at_one_by_one() {
                 if own == Some(false) || except.contains(&Some(true)) {
                     continue;
                 }
-                expected = match own.is_none() || except.contains(&None) {
-                    true => "ask".to_owned(),
-                    false => (at + 1).to_string(),
+                expected = if own.is_none() || except.contains(&None) {
+                    "ask".to_owned()
+                } else {
+                    (at + 1).to_string()
                 };
                 break;
             }

@@ -127,9 +127,10 @@ impl UserChecks {
         let (hash, user_count) = (hash.to_owned(), users.count());
         let checking = tokio::task::spawn_blocking(move || {
             let is_right = bcrypt::verify(&login.password, &hash).unwrap_or(false) && is_user;
-            match is_right {
-                true => turn.checks.note_right(tag, failure_keys, user_count),
-                false => turn.checks.note_wrong(tag, failure_keys),
+            if is_right {
+                turn.checks.note_right(tag, failure_keys, user_count);
+            } else {
+                turn.checks.note_wrong(tag, failure_keys);
             }
             // The turn last: requests that come now find the result.
             drop((permit, gate, turn));

@@ -201,10 +201,11 @@ impl YearlyRule {
             .until
             .in_year(year)
             .saturating_sub(summer.offset.into());
-        let is_summer = match from <= until {
-            true => (from..until).contains(&unix),
+        let is_summer = if from <= until {
+            (from..until).contains(&unix)
+        } else {
             // South of the equator.
-            false => !(until..from).contains(&unix),
+            !(until..from).contains(&unix)
         };
         if is_summer {
             summer.offset
@@ -222,9 +223,10 @@ impl YearlyRule {
             });
         }
         let text = skip_name(text)?;
-        let (offset, text) = match text.starts_with(',') {
-            true => (standard.checked_add(3600)?, text),
-            false => read_offset(text)?,
+        let (offset, text) = if text.starts_with(',') {
+            (standard.checked_add(3600)?, text)
+        } else {
+            read_offset(text)?
         };
         let (from, until) = text.strip_prefix(',')?.split_once(',')?;
         let summer = Summer {

@@ -165,9 +165,10 @@ impl Destinations {
     ) -> Result<(), Failure> {
         let checked = self.check(address, purpose);
         let is_own = || matches!(host, Host::Name(_)) && self.is_inside(host);
-        match purpose == Purpose::Forward && is_own() && self.is_private(address) {
-            true => Ok(()),
-            false => checked,
+        if purpose == Purpose::Forward && is_own() && self.is_private(address) {
+            Ok(())
+        } else {
+            checked
         }
     }
 

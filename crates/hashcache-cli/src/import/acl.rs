@@ -160,9 +160,10 @@ impl Acls {
     /// Reads the lines of one `acl`.
     fn read(&mut self, lines: &[&Line], users: &Users) -> Acl {
         let kind = lines[0].arg(1).to_owned();
-        let (bounds, networks) = match lines.iter().all(|line| line.arg(1) == kind) {
-            true => self.bounds_of(&kind, lines[0].arg(0), lines, users),
-            false => (Bounds::unknown("its lines have different types"), None),
+        let (bounds, networks) = if lines.iter().all(|line| line.arg(1) == kind) {
+            self.bounds_of(&kind, lines[0].arg(0), lines, users)
+        } else {
+            (Bounds::unknown("its lines have different types"), None)
         };
         let members = match &*kind {
             "any-of" => words(lines).map(|word| word.text.clone()).collect(),
@@ -338,9 +339,10 @@ impl Acls {
         let taken = |name: &String| self.host_files.iter().any(|it| it.name == *name);
         let plain = name_like(acl);
         let mut numbered = (2..).map(|number| format!("{plain}-{number}"));
-        let name = match taken(&plain) {
-            false => plain.clone(),
-            true => numbered.find(|it| !taken(it)).unwrap_or_default(),
+        let name = if taken(&plain) {
+            numbered.find(|it| !taken(it)).unwrap_or_default()
+        } else {
+            plain.clone()
         };
         self.host_files.push(HostFile {
             name: name.clone(),
@@ -434,9 +436,10 @@ impl Acls {
             Ok((_, bounds)) => bounds,
             Err(reason) => return Bounds::unknown(reason),
         };
-        match name == text {
-            true => bounds,
-            false => self.opposite(&bounds),
+        if name == text {
+            bounds
+        } else {
+            self.opposite(&bounds)
         }
     }
 
@@ -501,9 +504,10 @@ fn extended(known: Bounds, more: Bounds, work: &Work) -> Bounds {
         known
     };
     // An `acl` that matches every request is as it was, whatever the lines have.
-    let why = match is_everything(&known.sure) {
-        true => None,
-        false => known.why.or(more.why),
+    let why = if is_everything(&known.sure) {
+        None
+    } else {
+        known.why.or(more.why)
     };
     Bounds {
         sure: joined(known.sure, more.sure),
@@ -535,9 +539,11 @@ pub fn name_like(text: &str) -> String {
         .map(|c| if is_part(c) { c } else { '-' })
         .take(64)
         .collect();
-    match name.starts_with(|c: char| c.is_ascii_alphabetic()) {
-        true if !["all", "local"].contains(&&*name) => name,
-        _ => format!("acl-{name}"),
+    let is_free = !["all", "local"].contains(&&*name);
+    if is_free && name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        name
+    } else {
+        format!("acl-{name}")
     }
 }
 
@@ -552,11 +558,12 @@ fn words<'a>(lines: &'a [&'a Line]) -> impl Iterator<Item = &'a Word> {
 fn file_of(word: &Word) -> Option<&Path> {
     let text = &*word.text;
     let parameters = text.strip_prefix("parameters(\"");
-    let file = match word.is_quoted {
-        true => Some(text),
-        false => parameters
+    let file = if word.is_quoted {
+        Some(text)
+    } else {
+        parameters
             .and_then(|it| it.strip_suffix("\")"))
-            .or_else(|| text.strip_prefix('\'').map(|it| it.trim_end_matches('\''))),
+            .or_else(|| text.strip_prefix('\'').map(|it| it.trim_end_matches('\'')))
     };
     file.map(Path::new)
 }

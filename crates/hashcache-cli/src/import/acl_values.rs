@@ -135,9 +135,10 @@ pub fn schemes(values: &[String]) -> Bounds {
         let value = value.to_ascii_uppercase();
         !NO_SCHEMES.contains(&&*value)
     };
-    match values.iter().any(is_web) {
-        true => Bounds::unknown("access rules do not look at the scheme"),
-        false => Bounds::never(),
+    if values.iter().any(is_web) {
+        Bounds::unknown("access rules do not look at the scheme")
+    } else {
+        Bounds::never()
     }
 }
 
@@ -181,9 +182,10 @@ pub fn host_regexes(values: &[String], ignores_case: bool) -> Bounds {
     }
     Bounds {
         sure: vec![Condition::of_hosts(sure)],
-        may: match is_bounded {
-            true => vec![Condition::of_hosts(may)],
-            false => vec![Condition::default()],
+        may: if is_bounded {
+            vec![Condition::of_hosts(may)]
+        } else {
+            vec![Condition::default()]
         },
         why,
     }

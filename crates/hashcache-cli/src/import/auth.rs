@@ -50,12 +50,11 @@ pub fn import(draft: &mut Draft, lines: &[&Line]) -> Users {
         let words: Vec<&str> = line.args_from(2).iter().map(|it| &*it.text).collect();
         let is_bad = |c: char| !c.is_ascii() || c.is_ascii_control() || "\"\\".contains(c);
         let realm: String = words.join(" ").chars().filter(|c| !is_bad(*c)).collect();
-        match realm.is_empty() {
-            true => draft.missing(line, "it has no characters of ASCII"),
-            false => {
-                draft.set("login_realm", realm, Comments::of(line));
-                draft.imported += 1;
-            }
+        if realm.is_empty() {
+            draft.missing(line, "it has no characters of ASCII");
+        } else {
+            draft.set("login_realm", realm, Comments::of(line));
+            draft.imported += 1;
         }
     }
     users

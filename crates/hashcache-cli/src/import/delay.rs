@@ -58,12 +58,11 @@ pub fn import(draft: &mut Draft, lines: &DelayLines<'_>, acls: &Acls, compiled: 
         let (mut kept, mut count) = (Vec::new(), known);
         for pool in pools {
             count += pool.limits.len();
-            match count <= LIMITS_MAX {
-                true => kept.push(pool),
-                false => {
-                    count -= pool.limits.len();
-                    pool.leave_out(draft, &format!("there are more than {LIMITS_MAX} limits"));
-                }
+            if count <= LIMITS_MAX {
+                kept.push(pool);
+            } else {
+                count -= pool.limits.len();
+                pool.leave_out(draft, &format!("there are more than {LIMITS_MAX} limits"));
             }
         }
         // The last pool makes room for those before it.
@@ -81,9 +80,10 @@ pub fn import(draft: &mut Draft, lines: &DelayLines<'_>, acls: &Acls, compiled: 
 
 /// Gives the rules the limits of these pools.
 fn added(pools: &[Pool<'_>], acls: &Acls, compiled: &mut Compiled<'_>) -> Result<(), String> {
-    match pools.is_empty() {
-        true => Ok(()),
-        false => list(pools, &acls.work).and_then(|list| compiled.limit(&list, acls)),
+    if pools.is_empty() {
+        Ok(())
+    } else {
+        list(pools, &acls.work).and_then(|list| compiled.limit(&list, acls))
     }
 }
 
@@ -172,9 +172,10 @@ fn pools<'a>(draft: &mut Draft, lines: &DelayLines<'a>, kind: Kind, acls: &Acls)
                     ..pool
                 };
                 let allows = |(line, _): &AccessLine<'_>| line.arg(1) == "allow";
-                match pool.access.iter().any(allows) || pool.allows_the_rest() {
-                    true => pools.push(pool),
-                    false => pool.leave_out(draft, "no line that allows is left"),
+                if pool.access.iter().any(allows) || pool.allows_the_rest() {
+                    pools.push(pool);
+                } else {
+                    pool.leave_out(draft, "no line that allows is left");
                 }
             }
             Err(reason) => {
@@ -379,9 +380,10 @@ fn list(pools: &[Pool<'_>], work: &Work) -> Result<Vec<Limited>, String> {
                 check_length(&of_pool)?;
             }
         }
-        match pool.allows_the_rest() {
-            true => of_pool.push((Condition::default(), limits)),
-            false => of_pool.append(&mut list),
+        if pool.allows_the_rest() {
+            of_pool.push((Condition::default(), limits));
+        } else {
+            of_pool.append(&mut list);
         }
         check_length(&of_pool)?;
         list = of_pool;
@@ -405,9 +407,10 @@ fn add_common(
 }
 
 fn check_length(list: &[Limited]) -> Result<(), String> {
-    match list.len() <= RULES_MAX {
-        true => Ok(()),
-        false => Err(format!("they need more than {RULES_MAX} rules")),
+    if list.len() <= RULES_MAX {
+        Ok(())
+    } else {
+        Err(format!("they need more than {RULES_MAX} rules"))
     }
 }
 

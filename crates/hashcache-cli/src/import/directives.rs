@@ -53,15 +53,17 @@ pub fn import(draft: &mut Draft, line: &Line, treatment: Treatment) {
         Treatment::Unneeded(reason) => return draft.unneeded(line, reason),
         Treatment::Missing(reason) => return draft.missing(line, reason),
         Treatment::Open(harmless, reason) => {
-            return match harmless.contains(&line.arg(0)) {
-                true => draft.unneeded(line, "it changes nothing"),
-                false => draft.open(line, reason),
+            return if harmless.contains(&line.arg(0)) {
+                draft.unneeded(line, "it changes nothing");
+            } else {
+                draft.open(line, reason);
             };
         }
         Treatment::Always(word, reason) => {
-            return match line.arg(0) == word {
-                true => draft.unneeded(line, reason),
-                false => draft.missing(line, reason),
+            return if line.arg(0) == word {
+                draft.unneeded(line, reason);
+            } else {
+                draft.missing(line, reason);
             };
         }
         Treatment::Time(key) => {
@@ -100,15 +102,14 @@ fn visible_hostname(draft: &mut Draft, line: &Line) {
     let name: &str = line.arg(0);
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic());
-    match is_name && name.bytes().all(fits) {
-        true => {
-            draft.set("name", name, Comments::of(line));
-            draft.imported += 1;
-        }
-        false => draft.missing(
+    if is_name && name.bytes().all(fits) {
+        draft.set("name", name, Comments::of(line));
+        draft.imported += 1;
+    } else {
+        draft.missing(
             line,
             "a name begins with a letter, and has no odd characters",
-        ),
+        );
     }
 }
 
@@ -159,14 +160,13 @@ fn access_log(draft: &mut Draft, line: &Line) {
         draft.missing(line, "all requests are logged, whatever the acl says");
     }
     let directory = Path::new(place).parent().unwrap_or(Path::new("/"));
-    match place.starts_with('/') && directory.is_dir() {
-        true => {
-            let why = "The file goes on; SIGUSR1 opens it again, for logrotate.";
-            draft.set("access_log", place, Comments::of(line).and(why));
-            draft.set("log_format", format, Comments::default());
-            draft.imported += 1;
-        }
-        false => draft.missing(line, "it is no file in a directory that is there"),
+    if place.starts_with('/') && directory.is_dir() {
+        let why = "The file goes on; SIGUSR1 opens it again, for logrotate.";
+        draft.set("access_log", place, Comments::of(line).and(why));
+        draft.set("log_format", format, Comments::default());
+        draft.imported += 1;
+    } else {
+        draft.missing(line, "it is no file in a directory that is there");
     }
 }
 

@@ -353,11 +353,12 @@ fn write_setting(text: &mut String, setting: &Setting, name: &str) {
     text.push('\n');
     write_comments(text, &setting.comments);
     let assignment = assignment(name, &setting.value);
-    match setting.is_off {
-        true => assignment
+    if setting.is_off {
+        assignment
             .lines()
-            .for_each(|line| text.push_str(&format!("#{line}\n"))),
-        false => text.push_str(&assignment),
+            .for_each(|line| text.push_str(&format!("#{line}\n")));
+    } else {
+        text.push_str(&assignment);
     }
 }
 

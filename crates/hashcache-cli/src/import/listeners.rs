@@ -23,9 +23,10 @@ pub enum Role {
 /// The role of a configuration: in front of sites if one of its ports is.
 pub fn role(lines: &[&Line]) -> Role {
     let mut options = lines.iter().flat_map(|line| line.args_from(1));
-    match options.any(|option| is_accel(&option.text)) {
-        true => Role::Reverse,
-        false => Role::Forward,
+    if options.any(|option| is_accel(&option.text)) {
+        Role::Reverse
+    } else {
+        Role::Forward
     }
 }
 
@@ -167,9 +168,10 @@ fn option_reason(option: &str, is_bumped: bool, is_diverted: bool) -> Option<&'s
         | "http11" => None,
         "generate-host-certificates" | "dynamic_cert_mem_cache_size" if is_bumped => None,
         "intercept" | "transparent" | "tproxy" => None,
-        "require-proxy-header" => Some(match is_diverted {
-            true => "the PROXY protocol is not read on such a port",
-            false => "clients may connect without a load balancer too: see `[[access]]`",
+        "require-proxy-header" => Some(if is_diverted {
+            "the PROXY protocol is not read on such a port"
+        } else {
+            "clients may connect without a load balancer too: see `[[access]]`"
         }),
         "cafile" | "capath" | "crlfile" => Some("clients are not asked for certificates"),
         "options" | "cipher" | "tls-min-version" | "dhparams" | "tls-dh" | "sslcontext"

@@ -109,17 +109,19 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
             None => io::stdout().write_all(text.as_bytes())?,
         }
     }
-    match args.json {
-        true => say(&report::json(&draft, refusal.is_none())),
-        false => tell(&report::text(&draft)),
+    if args.json {
+        say(&report::json(&draft, refusal.is_none()));
+    } else {
+        tell(&report::text(&draft));
     }
     if let Some(fault) = refusal {
         return Err(fault.into());
     }
     Ok(
-        match draft.remarks.iter().all(|it| it.fate == Fate::Unneeded) {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::from(NOT_WELL),
+        if draft.remarks.iter().all(|it| it.fate == Fate::Unneeded) {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(NOT_WELL)
         },
     )
 }
@@ -256,9 +258,10 @@ fn import(source: Source, unsure: Unsure) -> Draft {
                 (&acls, unsure),
             );
             for line in access.further.iter().flatten() {
-                match line.is_all_from(1) && line.arg(0) == "allow" {
-                    true => draft.unneeded(line, "the rule by default"),
-                    false => draft.open(line, "in front of a site there are no access rules"),
+                if line.is_all_from(1) && line.arg(0) == "allow" {
+                    draft.unneeded(line, "the rule by default");
+                } else {
+                    draft.open(line, "in front of a site there are no access rules");
                 }
             }
             if !draft.has_table("site", "hosts") {

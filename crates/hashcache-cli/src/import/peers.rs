@@ -53,13 +53,15 @@ impl<'a> Peer<'a> {
             .arg(2)
             .parse()
             .map_err(|_| "the third word is no port".to_owned())?;
-        let scheme = match has(line, "ssl") || has(line, "tls") {
-            true => "https",
-            false => "http",
+        let scheme = if has(line, "ssl") || has(line, "tls") {
+            "https"
+        } else {
+            "http"
         };
-        let host_text = match host.contains(':') && !host.starts_with('[') {
-            true => format!("[{host}]"),
-            false => host.to_owned(),
+        let host_text = if host.contains(':') && !host.starts_with('[') {
+            format!("[{host}]")
+        } else {
+            host.to_owned()
         };
         let url = format!("{scheme}://{host_text}:{port}");
         if url.parse::<Origin>().is_err() {
@@ -96,9 +98,10 @@ impl<'a> Peer<'a> {
     pub fn tell_options(&self, draft: &mut Draft) {
         for word in self.line.args_from(4) {
             let name = word.text.split('=').next().unwrap_or_default();
-            let reason = match self.is_server {
-                true => server_option_reason(&word.text),
-                false => peer_option_reason(name),
+            let reason = if self.is_server {
+                server_option_reason(&word.text)
+            } else {
+                peer_option_reason(name)
             };
             match reason.or_else(|| option_reason(name)) {
                 Some(reason) => draft.missing(self.line, format_args!("{name}: {reason}")),
@@ -154,16 +157,15 @@ pub fn import(draft: &mut Draft, lines: &PeerLines<'_>, acls: &Acls) {
     peers.retain(|peer| write_peer(draft, peer, &udp));
     for (line, key) in [(udp.icp, "icp"), (udp.htcp, "htcp")] {
         let Some(line) = line else { continue };
-        match draft.has_table("peer", key) {
-            true => {
-                draft.set(
-                    key,
-                    line.arg(0).parse::<i64>().unwrap_or_default(),
-                    Comments::of(line),
-                );
-                draft.imported += 1;
-            }
-            false => draft.unneeded(line, "no peer is asked by it"),
+        if draft.has_table("peer", key) {
+            draft.set(
+                key,
+                line.arg(0).parse::<i64>().unwrap_or_default(),
+                Comments::of(line),
+            );
+            draft.imported += 1;
+        } else {
+            draft.unneeded(line, "no peer is asked by it");
         }
     }
     for line in [lines.icp_port, lines.htcp_port].into_iter().flatten() {
@@ -200,9 +202,10 @@ fn write_peer(draft: &mut Draft, peer: &Peer<'_>, udp: &Udp<'_>) -> bool {
         .args_from(4)
         .iter()
         .any(|it| it.text == "htcp" || it.text.starts_with("htcp="));
-    let (key, turned_on) = match is_htcp {
-        true => ("htcp", udp.htcp),
-        false => ("icp", udp.icp),
+    let (key, turned_on) = if is_htcp {
+        ("htcp", udp.htcp)
+    } else {
+        ("icp", udp.icp)
     };
     let asked = peer
         .udp_port

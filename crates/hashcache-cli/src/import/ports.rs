@@ -123,9 +123,12 @@ fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
 /// Ports as text: one number, or a range.
 pub fn words(ports: &Ranges) -> Value {
     let words = ports.intersection(&all_ports());
-    let words = words.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
+    let words = words.iter().map(|(first, last)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
     });
     strings(&words.collect::<Vec<_>>())
 }

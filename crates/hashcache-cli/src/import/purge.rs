@@ -19,9 +19,10 @@ pub fn import(draft: &mut Draft, acl_lines: &[&Line], rules: &mut Vec<Rule<'_>>,
         line.arg(1) == "method" && values.any(|it| it.text.eq_ignore_ascii_case(PURGE))
     };
     let named: Vec<&&Line> = acl_lines.iter().filter(names_it).collect();
-    let clients = match named.is_empty() {
-        true => Addresses::default(),
-        false => clients(rules),
+    let clients = if named.is_empty() {
+        Addresses::default()
+    } else {
+        clients(rules)
     };
     let is_about = |line: &&&Line| {
         let mut words = line.args_from(1).iter();

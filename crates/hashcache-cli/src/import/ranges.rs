@@ -45,9 +45,10 @@ impl Ranges {
         let mut both = Vec::new();
         while let (Some(a), Some(b)) = (ours.peek().copied(), theirs.peek().copied()) {
             both.push((a.0.max(b.0), a.1.min(b.1)));
-            match a.1 < b.1 {
-                true => ours.next(),
-                false => theirs.next(),
+            if a.1 < b.1 {
+                ours.next()
+            } else {
+                theirs.next()
             };
         }
         Self::new(both)

@@ -306,9 +306,10 @@ fn place(text: String, is_start: bool) -> Option<(String, String)> {
 }
 
 fn slash_at_end(path: &str) -> String {
-    match path.ends_with('/') {
-        true => path.to_owned(),
-        false => format!("{path}/"),
+    if path.ends_with('/') {
+        path.to_owned()
+    } else {
+        format!("{path}/")
     }
 }
 

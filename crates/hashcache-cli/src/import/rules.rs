@@ -245,9 +245,10 @@ impl<'a> Compiled<'a> {
             return self.leave_out(line, Fate::Open, &format!("NOT DENIED: {why}"));
         }
         self.push((line, Action::Deny), &matched.may);
-        let reason = match is_bounded {
-            true => format!("DENIES MORE, all of these hosts: {why}"),
-            false => format!("DENIES MORE, whatever has its other conditions: {why}"),
+        let reason = if is_bounded {
+            format!("DENIES MORE, all of these hosts: {why}")
+        } else {
+            format!("DENIES MORE, whatever has its other conditions: {why}")
         };
         self.leave_out(line, Fate::Closed, &reason);
     }
@@ -361,13 +362,14 @@ impl<'a> Compiled<'a> {
             fault.get_or_insert(reason);
             Ok(())
         };
-        let uncached = match parts.len() <= RULES_MAX {
-            true => self.refine(&parts, &acls.work, ignore, |rule, (action, line)| Rule {
+        let uncached = if parts.len() <= RULES_MAX {
+            self.refine(&parts, &acls.work, ignore, |rule, (action, line)| Rule {
                 action: *action,
                 line: line.filter(|_| *action == Action::NoCache).or(rule.line),
                 ..rule.clone()
-            }),
-            false => Err(too_many()),
+            })
+        } else {
+            Err(too_many())
         };
         if let Some(reason) = uncached.as_ref().err().or(fault.as_ref()) {
             for line in lines.iter().filter(|line| line.arg(0) == "deny") {
@@ -471,9 +473,10 @@ fn never_reason(line: &Line, acls: &Acls) -> &'static str {
     if kinds.contains(&MANAGER) {
         return "there is no cache manager; figures are at the address `admin`";
     }
-    match kinds.contains(&TO_LOCAL) || kinds.contains(&"dst") {
-        true => "no client can reach these addresses: see allow_destination and deny_destination",
-        false => "no request matches all of its conditions",
+    if kinds.contains(&TO_LOCAL) || kinds.contains(&"dst") {
+        "no client can reach these addresses: see allow_destination and deny_destination"
+    } else {
+        "no request matches all of its conditions"
     }
 }
 

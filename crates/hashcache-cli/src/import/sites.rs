@@ -113,9 +113,10 @@ fn hosts_of(
     work: &Work,
 ) -> Result<BTreeSet<String>, String> {
     let named = own.names(work)?;
-    let named = match named.is_empty() {
-        true => usual.clone()?,
-        false => named,
+    let named = if named.is_empty() {
+        usual.clone()?
+    } else {
+        named
     };
     let mut hosts = BTreeSet::new();
     for host in named {

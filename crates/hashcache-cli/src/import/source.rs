@@ -257,9 +257,10 @@ impl Pattern {
                     at += usize::from(is_negated);
                     let (set, after) = set(&chars, at)?;
                     at = after;
-                    match is_negated {
-                        true => Part::NotSet(set),
-                        false => Part::Set(set),
+                    if is_negated {
+                        Part::NotSet(set)
+                    } else {
+                        Part::Set(set)
                     }
                 }
                 c => Part::Set(vec![(c, c)]),

@@ -32,9 +32,10 @@ pub(super) fn render(report: &Report) -> String {
 
 fn row(text: &mut String, (section, name): (&str, &str), counts: &Counts) {
     let name = name.replace('"', "\"\"");
-    let mark = match name.starts_with(['=', '+', '-', '@', '\t', '\r']) {
-        true => "'",
-        false => "",
+    let mark = if name.starts_with(['=', '+', '-', '@', '\t', '\r']) {
+        "'"
+    } else {
+        ""
     };
     // Writing to a `String` cannot fail.
     let _ = write!(

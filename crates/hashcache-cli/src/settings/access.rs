@@ -126,9 +126,10 @@ impl AccessTable {
             reason: self.reason,
             ..AccessRule::of(action.unwrap_or(AccessAction::Deny))
         };
-        match faults.is_empty() {
-            true => Ok(rule),
-            false => Err(Faults(faults)),
+        if faults.is_empty() {
+            Ok(rule)
+        } else {
+            Err(Faults(faults))
         }
     }
 }
@@ -225,9 +226,10 @@ impl GroupTable {
         }
         let mut faults = Vec::new();
         let users = each(Some(self.users), user, ("users", USERS), &mut faults);
-        match faults.is_empty() {
-            true => Ok((self.name, users.unwrap_or_default())),
-            false => Err(Faults(faults)),
+        if faults.is_empty() {
+            Ok((self.name, users.unwrap_or_default()))
+        } else {
+            Err(Faults(faults))
         }
     }
 }
@@ -355,18 +357,20 @@ pub(super) fn is_name(word: &str) -> bool {
 /// The name of a user, as Basic authentication can carry it.
 fn user(word: &str) -> Result<String, &'static str> {
     let is_bad = |c: char| c == ':' || c.is_control();
-    match word.is_empty() || word.chars().any(is_bad) {
-        false => Ok(word.to_owned()),
-        true => Err("not the name of a user"),
+    if word.is_empty() || word.chars().any(is_bad) {
+        Err("not the name of a user")
+    } else {
+        Ok(word.to_owned())
     }
 }
 
 /// Methods are tokens; all that are registered are in upper case.
 fn method(word: &str) -> Result<String, &'static str> {
     let is_method = |c: char| c.is_ascii_uppercase() || "-_".contains(c);
-    match !word.is_empty() && word.chars().all(is_method) {
-        true => Ok(word.to_owned()),
-        false => Err("not the name of a method"),
+    if !word.is_empty() && word.chars().all(is_method) {
+        Ok(word.to_owned())
+    } else {
+        Err("not the name of a method")
     }
 }
 
@@ -383,9 +387,10 @@ pub fn network(name: &str, words: &[String]) -> Result<Vec<Prefix>, Faults> {
     let mut faults = Vec::new();
     let words = Some(words.to_vec());
     let prefixes = parsed(words, (name, "write it as 10.1.0.0/16"), &mut faults);
-    match faults.is_empty() {
-        true => Ok(prefixes.unwrap_or_default()),
-        false => Err(Faults(faults)),
+    if faults.is_empty() {
+        Ok(prefixes.unwrap_or_default())
+    } else {
+        Err(Faults(faults))
     }
 }
 

@@ -86,9 +86,10 @@ impl Environment {
     }
 
     fn own_configuration(&self) -> Option<PathBuf> {
-        match self.is_root {
-            true => Some(PathBuf::from("/etc")),
-            false => self.user_directory("XDG_CONFIG_HOME", ".config"),
+        if self.is_root {
+            Some(PathBuf::from("/etc"))
+        } else {
+            self.user_directory("XDG_CONFIG_HOME", ".config")
         }
     }
 

@@ -152,9 +152,10 @@ impl Reader<'_> {
             let has_tables = has_tables(value.get_ref());
             match (array, value.get_ref()) {
                 (Some(array), DeValue::Array(tables)) if has_tables || array.name != MIRROR => {
-                    match is_tables(tables) || array.name == MIRROR {
-                        true => self.array(array.name, line, tables),
-                        false => self.no_array(&name, line),
+                    if is_tables(tables) || array.name == MIRROR {
+                        self.array(array.name, line, tables);
+                    } else {
+                        self.no_array(&name, line);
                     }
                 }
                 (Some(array), _) if array.name != MIRROR => self.no_array(&name, line),
@@ -241,17 +242,12 @@ impl Reader<'_> {
             };
             let meaning = read.meaning(&written).and_then(|meaning| {
                 let name = T::name(&meaning);
-                match meanings
-                    .iter()
-                    .any(|it| name.is_some() && T::name(it) == name)
-                {
-                    false => Ok(meaning),
-                    true => {
-                        let name = name.unwrap_or_default();
-                        let array = T::ARRAY;
-                        Err(Fault::new(format!("two {array}s are called `{name}`")).into())
-                    }
+                let has_name = |it| name.is_some() && T::name(it) == name;
+                if meanings.iter().any(has_name) {
+                    let (name, array) = (name.unwrap_or_default(), T::ARRAY);
+                    return Err(Fault::new(format!("two {array}s are called `{name}`")).into());
                 }
+                Ok(meaning)
             });
             match meaning {
                 Ok(meaning) => meanings.push(meaning),

@@ -55,9 +55,10 @@ fn mirror_fault(error: MirrorError) -> Fault {
 /// The text that [`read_mirror`] parses as this mirror.
 pub fn show_mirror(mirror: &Mirror) -> String {
     let (kind, name) = (mirror.kind(), mirror.name());
-    let mut word = match name == kind.as_str() {
-        true => format!("{kind}={}", mirror.url()),
-        false => format!("{kind}:{name}={}", mirror.url()),
+    let mut word = if name == kind.as_str() {
+        format!("{kind}={}", mirror.url())
+    } else {
+        format!("{kind}:{name}={}", mirror.url())
     };
     for place in mirror.files() {
         word.push_str(&format!(" {place}"));

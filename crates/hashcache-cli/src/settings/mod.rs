@@ -334,9 +334,10 @@ fn intercept_contradictions(effective: &Effective) -> Vec<Fault> {
     let mut faults = vec![];
     let says_hosts = !values.intercept.hosts.is_empty() || !values.intercept.lists.is_empty();
     if values.intercept_ca.is_none() && says_hosts {
-        let key = match values.intercept.hosts.is_empty() {
-            true => "intercept.lists",
-            false => "intercept.hosts",
+        let key = if values.intercept.hosts.is_empty() {
+            "intercept.lists"
+        } else {
+            "intercept.hosts"
         };
         let fault = Fault::new("intercepting hosts needs a certificate authority");
         let fault = fault.hint("make one with `hashcache ca init`, then add `--intercept-ca DIR`");

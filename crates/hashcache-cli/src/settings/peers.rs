@@ -522,9 +522,10 @@ impl Said<'_> {
                 ..RouteSettings::default()
             });
         }
-        match faults.is_empty() {
-            true => Ok(all),
-            false => Err(Faults(faults)),
+        if faults.is_empty() {
+            Ok(all)
+        } else {
+            Err(Faults(faults))
         }
     }
 
@@ -696,9 +697,10 @@ impl Said<'_> {
             }
             found.routes.push(RouteSettings {
                 scheme: Some(scheme),
-                direct: match peers.is_empty() {
-                    true => Direct::Allow,
-                    false => self.direct,
+                direct: if peers.is_empty() {
+                    Direct::Allow
+                } else {
+                    self.direct
                 },
                 choice: self.choice,
                 peers: Some(peers),

@@ -302,9 +302,10 @@ fn passed_field(name: &str) -> Result<HeaderName, Fault> {
         let fault = fault(format!("`{name}` cannot be passed"));
         return Err(fault.hint("name the proxies that may send it in `trust_forwarded`"));
     }
-    match speaks_for_client(&parsed) {
-        true => Ok(parsed),
-        false => Err(fault(format!("`{name}` reaches the origins anyway"))),
+    if speaks_for_client(&parsed) {
+        Ok(parsed)
+    } else {
+        Err(fault(format!("`{name}` reaches the origins anyway")))
     }
 }
 

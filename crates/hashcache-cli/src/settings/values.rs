@@ -191,9 +191,10 @@ impl Values {
         let link_dir = self.reloadable.link_dir.clone();
         Settings {
             startup: Startup {
-                mode: match self.is_reverse() {
-                    true => Mode::Reverse,
-                    false => Mode::Forward,
+                mode: if self.is_reverse() {
+                    Mode::Reverse
+                } else {
+                    Mode::Forward
                 },
                 group_by: is_grouped.then_some(self.engine.group_by),
                 ..self.startup.clone()

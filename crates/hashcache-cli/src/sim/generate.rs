@@ -60,9 +60,10 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
     };
     let stdout = std::io::stdout();
     // On the terminal itself the lines show how far it is.
-    let bar = match stdout.is_terminal() {
-        true => ProgressBar::hidden(),
-        false => progress_bar(Some(args.requests)),
+    let bar = if stdout.is_terminal() {
+        ProgressBar::hidden()
+    } else {
+        progress_bar(Some(args.requests))
     };
     let mut writer = Writer::new(BufWriter::new(stdout.lock()))?;
     let (mut written, mut failed) = (0_u64, None);

@@ -91,9 +91,10 @@ impl InputArgs {
 
 /// `name`, which is all or a part of `path`, for people.
 fn shown_name(path: &Path, name: &Path) -> String {
-    match path == Path::new(STDIN) {
-        true => "standard input".to_owned(),
-        false => name.display().to_string(),
+    if path == Path::new(STDIN) {
+        "standard input".to_owned()
+    } else {
+        name.display().to_string()
     }
 }
 

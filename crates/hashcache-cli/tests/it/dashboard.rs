@@ -54,9 +54,10 @@ async fn load(
         let number = random.u64(..objects);
         let size = 100 + number * number * 37 % 150_000;
         let is_refused = got.requests % 50 == 49;
-        let target = match is_refused {
-            true => "http://127.0.0.1:1/".to_owned(),
-            false => format!("http://{site}/size/{size}?{number}"),
+        let target = if is_refused {
+            "http://127.0.0.1:1/".to_owned()
+        } else {
+            format!("http://{site}/size/{size}?{number}")
         };
         let response = client.get(&target, &[]).await.unwrap();
         assert_eq!(response.end, BodyEnd::Complete);

@@ -290,9 +290,10 @@ fn the_greeting_is_the_first_thing_said_and_is_on_standard_output() {
             .expect("the command was built with the tests");
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let mut line = String::new();
-        let read = match is_on_stdout {
-            true => BufReader::new(stdout).read_line(&mut line),
-            false => BufReader::new(stderr).read_line(&mut line),
+        let read = if is_on_stdout {
+            BufReader::new(stdout).read_line(&mut line)
+        } else {
+            BufReader::new(stderr).read_line(&mut line)
         };
         // Before the first request.
         child.kill().unwrap();
@@ -416,9 +417,12 @@ async fn content_of_unknown_length_is_passed_on_when_it_becomes_too_large() {
             .bytes("0\r\n\r\n")
     };
     let (small, large) = (chunked(1 << 20), chunked(3 << 20));
-    let origin = Origin::start(move |request| match request.target().ends_with("/small") {
-        true => small.clone(),
-        false => large.clone(),
+    let origin = Origin::start(move |request| {
+        if request.target().ends_with("/small") {
+            small.clone()
+        } else {
+            large.clone()
+        }
     });
     let origin = origin.await.unwrap();
     let mut client = Client::connect(proxy.listen).await.unwrap();

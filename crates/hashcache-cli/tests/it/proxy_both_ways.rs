@@ -130,9 +130,10 @@ impl Ways {
             plain.to_vec()
         };
         let proxy = Running::start(&home, &flags);
-        let (scheme, entry) = match is_tls {
-            true => ("https", Entry::Tls(Program::new(pair.cert.der(), HTTP_1))),
-            false => ("http", Entry::Tcp),
+        let (scheme, entry) = if is_tls {
+            ("https", Entry::Tls(Program::new(pair.cert.der(), HTTP_1)))
+        } else {
+            ("http", Entry::Tcp)
         };
         let names = Names {
             scheme,
@@ -490,10 +491,7 @@ impl Answer {
     }
 
     fn content(&self) -> &[u8] {
-        match self.is_error() {
-            true => b"",
-            false => &self.content,
-        }
+        if self.is_error() { b"" } else { &self.content }
     }
 
     /// The status line and the fields, sorted by name; lines of one name stay in order. What a

@@ -214,9 +214,10 @@ fn scripted(at: SocketAddr, digest: Vec<u8>) -> (Arc<AtomicUsize>, Arc<AtomicUsi
             }
             let wants_digest = head.starts_with(format!("GET {PATH} HTTP/1.1").as_bytes());
             let missing = b"HTTP/1.1 504 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
-            let answer = match wants_digest {
-                true => &digest[..],
-                false => &missing[..],
+            let answer = if wants_digest {
+                &digest[..]
+            } else {
+                &missing[..]
             };
             if wants_digest {
                 digests.fetch_add(1, Ordering::Relaxed);

@@ -155,12 +155,11 @@ async fn an_error_without_a_lifetime_answers_no_client_with_other_fields() {
 async fn a_coding_that_vary_does_not_name_reaches_clients_that_accept_it() {
     let origin = Origin::start(|request: &RawRequest| {
         let accepted = request.head.field("accept-encoding").unwrap_or_default();
-        match accepted.contains("gzip") {
-            true => {
-                let coded = [FRESH, &[("Content-Encoding", "gzip")]].concat();
-                Script::response(200, &coded, "coded")
-            }
-            false => Script::response(200, FRESH, "plain"),
+        if accepted.contains("gzip") {
+            let coded = [FRESH, &[("Content-Encoding", "gzip")]].concat();
+            Script::response(200, &coded, "coded")
+        } else {
+            Script::response(200, FRESH, "plain")
         }
     });
     let (home, origin) = (Home::new(), origin.await.expect("a free port"));

@@ -35,9 +35,10 @@ fn body(path: &str) -> Vec<u8> {
 
 async fn origin() -> Origin {
     let origin = Origin::start(|request: &RawRequest| {
-        let kind = match request.target().starts_with("/page/") {
-            true => "text/html",
-            false => "image/png",
+        let kind = if request.target().starts_with("/page/") {
+            "text/html"
+        } else {
+            "image/png"
         };
         let fields = [("Content-Type", kind), ("Cache-Control", "max-age=86400")];
         Script::response(200, &fields, body(request.target()))

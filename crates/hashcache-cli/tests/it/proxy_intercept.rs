@@ -146,9 +146,10 @@ async fn answer(
             tokio::io::copy(&mut read, &mut write).await?;
             return write.shutdown().await;
         }
-        let control = match head.contains("GET /private ") {
-            true => "private, no-store",
-            false => "max-age=3600",
+        let control = if head.contains("GET /private ") {
+            "private, no-store"
+        } else {
+            "max-age=3600"
         };
         let answer = format!(
             "HTTP/1.1 200 OK\r\nCache-Control: {control}\r\nContent-Length: 8\r\n\r\nthe page"
@@ -281,9 +282,10 @@ pub fn pem(certificate: &CertificateDer<'_>) -> String {
             << (8 * (3 - part.len()));
         for place in 0..4 {
             let digit = bits >> (18 - 6 * place) & 63;
-            text.push(match place <= part.len() {
-                true => char::from(digits[digit as usize]),
-                false => '=',
+            text.push(if place <= part.len() {
+                char::from(digits[digit as usize])
+            } else {
+                '='
             });
         }
         if at % 16 == 15 {
@@ -894,9 +896,10 @@ async fn an_origin_that_is_not_to_be_believed_or_wants_certificates_is_seen_by_t
         let home = Home::new();
         let root = authority(&home, &[]);
         let site = Site::start(&pair("a.localhost"), clients).await;
-        let more: &[&str] = match trusted {
-            true => &[],
-            false => &["--upstream-ca=other.pem"],
+        let more: &[&str] = if trusted {
+            &[]
+        } else {
+            &["--upstream-ca=other.pem"]
         };
         home.file("other.pem", &pair("other.localhost").cert.pem());
         home.file("origin.pem", &pem(&site.certificate));

@@ -430,9 +430,10 @@ async fn a_tunnel_that_breaks_on_one_side_is_reset_on_the_other() {
         client.read_exact(&mut read).await.unwrap();
         client.write_all(b"half").await.unwrap();
         server.read_exact(&mut read).await.unwrap();
-        let (mut broken, mut whole) = match server_breaks {
-            true => (server, client),
-            false => (client, server),
+        let (mut broken, mut whole) = if server_breaks {
+            (server, client)
+        } else {
+            (client, server)
         };
         if is_half_closed {
             whole.shutdown().await.unwrap();

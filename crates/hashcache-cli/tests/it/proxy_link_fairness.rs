@@ -23,9 +23,12 @@ const GREEDY: [u8; 4] = [127, 0, 0, 9];
 
 async fn site() -> Origin {
     let long = vec![b'x'; BYTES];
-    let site = Origin::start(move |request| match request.target().starts_with("/long") {
-        true => Script::response(200, &[("Cache-Control", "no-store")], &long),
-        false => Script::response(200, &[("Cache-Control", "max-age=600")], "short"),
+    let site = Origin::start(move |request| {
+        if request.target().starts_with("/long") {
+            Script::response(200, &[("Cache-Control", "no-store")], &long)
+        } else {
+            Script::response(200, &[("Cache-Control", "max-age=600")], "short")
+        }
     });
     site.await.unwrap()
 }
@@ -159,13 +162,14 @@ async fn tunnels_that_nobody_reads_leave_the_link_to_others_of_the_child() {
         let head = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n");
         client.send(head.as_bytes()).await.unwrap();
         assert_eq!(client.read_response("CONNECT").await.unwrap().status, 200);
-        match to == sink {
-            true => sending.push(tokio::spawn(async move {
+        if to == sink {
+            sending.push(tokio::spawn(async move {
                 // Ends with the test.
                 let _ = client.send(&vec![b'z'; BYTES]).await;
                 let _ = client.read_close().await;
-            })),
-            false => tunnels.push(client),
+            }));
+        } else {
+            tunnels.push(client);
         }
     }
     wait_for_silence(&pair).await;

@@ -59,9 +59,10 @@ fn answer(users: &mut HashMap<usize, String>, request: &RawRequest) -> Script {
         Script::response(401, &offers, "who is there?")
     };
     let whole = Script::new().read_body().then(response);
-    match request.target().ends_with("/close") {
-        true => whole.close(),
-        false => whole,
+    if request.target().ends_with("/close") {
+        whole.close()
+    } else {
+        whole
     }
 }
 
@@ -133,9 +134,10 @@ async fn logins_are_kept_apart(way: &Way<'_>, origin: &Origin, scheme: &str) {
     });
     assert_eq!(alice.log_in(scheme, "alice").await, [401, 401, 200]);
     // A mirror takes no POST.
-    let method = match way.base.starts_with("/mirror/") {
-        true => "GET",
-        false => "POST",
+    let method = if way.base.starts_with("/mirror/") {
+        "GET"
+    } else {
+        "POST"
     };
     for method in ["GET", method, "GET"] {
         let again = alice.ask(method, "/b", None).await;

@@ -57,9 +57,10 @@ fn body(response: &Response) -> &str {
 fn tagged(request: &RawRequest, tag: &str, fields: &[(&str, &str)], content: &[u8]) -> Script {
     let fields = [&[("ETag", tag)], fields].concat();
     let asked = request.field("if-none-match");
-    match asked.is_some_and(|asked| asked.split(", ").any(|asked| asked == tag)) {
-        true => Script::response(304, &fields, ""),
-        false => Script::response(200, &fields, content),
+    if asked.is_some_and(|asked| asked.split(", ").any(|asked| asked == tag)) {
+        Script::response(304, &fields, "")
+    } else {
+        Script::response(200, &fields, content)
     }
 }
 
@@ -222,17 +223,18 @@ async fn an_index_names_files_of_listed_hosts_through_us_and_others_as_they_are(
             .field("accept")
             .is_some_and(|accept| accept.contains("json"));
         let link = format!("{listed}/p/a-1.whl");
-        let (kind, text) = match wants_json {
-            true => (
+        let (kind, text) = if wants_json {
+            (
                 "application/vnd.pypi.simple.v1+json",
                 format!(
                     "{{\"files\":[{{\"url\":\"{link}\"}},{{\"url\":\"http://evil.test/b\"}}]}}"
                 ),
-            ),
-            false => (
+            )
+        } else {
+            (
                 "text/html",
                 format!("<a href=\"{link}#sha256=ab\">a</a><a href=\"http://evil.test/b\">b</a>"),
-            ),
+            )
         };
         let fields = [
             ("Content-Type", kind),

@@ -143,9 +143,10 @@ async fn sick(content: Vec<u8>, well: &Gate) -> Origin {
             let begun = &content[..content.len() * 2 / 5];
             return Script::new().head(200, &fields).bytes(begun).close();
         }
-        match well.is_open() {
-            true => part(request, &content, &TAGGED),
-            false => Script::response(503, &[("Retry-After", "7")], "sick"),
+        if well.is_open() {
+            part(request, &content, &TAGGED)
+        } else {
+            Script::response(503, &[("Retry-After", "7")], "sick")
         }
     });
     origin.await.expect("a free port")
@@ -319,9 +320,10 @@ async fn conditional(version: &Arc<AtomicUsize>) -> Origin {
             (None, Some(since)) => since == date,
             (None, None) => true,
         };
-        match matches {
-            true => part(request, &vec![b"0123456789"[version]; LENGTH], &fields),
-            false => Script::response(412, &fields, ""),
+        if matches {
+            part(request, &vec![b"0123456789"[version]; LENGTH], &fields)
+        } else {
+            Script::response(412, &fields, "")
         }
     });
     origin.await.expect("a free port")
@@ -419,9 +421,10 @@ async fn a_digest_is_sent_only_with_the_bytes_that_it_describes() {
     let home = Home::new();
     let origin = Origin::start(|request: &RawRequest| {
         let fields = [&TAGGED[..], &DIGESTS].concat();
-        match request.target().starts_with("/ignores-range") {
-            true => Script::response(200, &fields, [b'x'; LENGTH]),
-            false => part(request, &[b'x'; LENGTH], &fields),
+        if request.target().starts_with("/ignores-range") {
+            Script::response(200, &fields, [b'x'; LENGTH])
+        } else {
+            part(request, &[b'x'; LENGTH], &fields)
         }
     });
     let (origin, proxy) = (origin.await.expect("a free port"), start(&home, "log"));

@@ -139,12 +139,11 @@ async fn credentials_are_for_the_parent_and_its_407_is_not_for_the_client() {
     let home = Home::new();
     let parent = Origin::start(|request| {
         let given = request.field("Proxy-Authorization");
-        match given == Some("Basic dXNlcjpwYXNz") {
-            true => Script::response(200, &[], "let in"),
-            false => {
-                let field = ("Proxy-Authenticate", "Basic realm=\"x\"");
-                Script::response(407, &[field], "")
-            }
+        if given == Some("Basic dXNlcjpwYXNz") {
+            Script::response(200, &[], "let in")
+        } else {
+            let field = ("Proxy-Authenticate", "Basic realm=\"x\"");
+            Script::response(407, &[field], "")
         }
     });
     let parent = parent.await.unwrap();

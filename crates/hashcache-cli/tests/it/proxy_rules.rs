@@ -218,9 +218,10 @@ async fn only_the_cache_that_an_origin_has_put_before_itself_heeds_what_it_says_
         let flag = format!("--accelerate=http://{}", origin.address());
         let flags = [&flag[..]];
         let proxy = start(&home, if accelerates { &flags } else { &[] });
-        let url = match accelerates {
-            true => "/x".to_owned(),
-            false => origin.url("/x"),
+        let url = if accelerates {
+            "/x".to_owned()
+        } else {
+            origin.url("/x")
         };
         ask(&proxy, "GET", &url, &[]).await;
         if accelerates {

@@ -316,12 +316,13 @@ async fn a_path_like_a_packages_keeps_nothing_that_was_made_for_one_client() {
 async fn confirming() -> Origin {
     origin(|request| {
         let mut fields = vec![("ETag", "\"a\"")];
-        match request.target().ends_with("html") {
-            true => fields.extend([
+        if request.target().ends_with("html") {
+            fields.extend([
                 ("Last-Modified", "Fri, 01 Jan 2021 00:00:00 GMT"),
                 ("Content-Type", "text/html"),
-            ]),
-            false => fields.push(("Content-Type", "application/gzip")),
+            ]);
+        } else {
+            fields.push(("Content-Type", "application/gzip"));
         }
         if request.target().contains("stated") {
             fields.extend([("Cache-Control", "max-age=1"), ("Age", "2")]);

@@ -28,9 +28,10 @@ const BYTES: usize = 400_000;
 const SHORT: usize = 60_000;
 
 fn bytes_of(path: &str) -> usize {
-    match path.ends_with("/short") {
-        true => SHORT,
-        false => BYTES,
+    if path.ends_with("/short") {
+        SHORT
+    } else {
+        BYTES
     }
 }
 
@@ -39,9 +40,10 @@ fn bytes_of(path: &str) -> usize {
 fn script(request: &RawRequest) -> Script {
     let path = request.target().to_owned();
     let has = |word: &str| path.split('/').any(|it| it == word);
-    let kind = match has("binary") {
-        true => "application/octet-stream",
-        false => "text/html; charset=utf-8",
+    let kind = if has("binary") {
+        "application/octet-stream"
+    } else {
+        "text/html; charset=utf-8"
     };
     let cache_control = match (has("no-transform"), has("stale")) {
         (true, _) => "max-age=600, no-transform",
@@ -131,9 +133,10 @@ async fn check(at: &CacheBox, url: &str) {
         &[ZSTD, ("Cache-Control", "no-transform")],
     ];
     let is_coded = bytes == SHORT;
-    match is_coded {
-        true => check_coded(at, url, &accepts_zstd).await,
-        false => accepts_plain.extend(accepts_zstd),
+    if is_coded {
+        check_coded(at, url, &accepts_zstd).await;
+    } else {
+        accepts_plain.extend(accepts_zstd);
     }
     for fields in accepts_plain {
         for answer in [get(at, url, fields).await, head(at, url, fields).await] {
@@ -184,10 +187,7 @@ async fn check(at: &CacheBox, url: &str) {
     let beyond = get(at, url, &[("Range", &*format!("bytes={bytes}-"))]).await;
     let told = format!("bytes */{bytes}");
     assert_eq!(beyond.field("Content-Range"), Some(&*told));
-    let tag_of_zstd = match is_coded {
-        true => "W/\"v1\"",
-        false => "\"v1\"",
-    };
+    let tag_of_zstd = if is_coded { "W/\"v1\"" } else { "\"v1\"" };
     for (tag, accepted, told) in [
         ("\"v1\"", GZIP, "\"v1\""),
         ("W/\"v1\"", ZSTD, tag_of_zstd),
@@ -287,9 +287,10 @@ async fn a_validation_that_changes_fields_keeps_the_pages() {
             let coded = get(&pair.child, &url, &[ZSTD]).await;
             let is_coded = coded.field("Content-Encoding").is_some();
             assert_eq!(is_coded, path == "/stale/short");
-            assert!(match is_coded {
-                true => unpacked(&coded.body, SHORT) == content,
-                false => coded.body == content,
+            assert!(if is_coded {
+                unpacked(&coded.body, SHORT) == content
+            } else {
+                coded.body == content
             });
             let part = get(&pair.child, &url, &[("Range", "bytes=40000-40009")]).await;
             assert!(part.status == 206 && part.body == content[40_000..40_010]);

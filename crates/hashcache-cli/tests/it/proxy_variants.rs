@@ -25,9 +25,10 @@ async fn polyglot() -> Origin {
             ("Cache-Control", "max-age=600"),
         ];
         let known = request.field("if-none-match").unwrap_or_default();
-        match known.split(", ").any(|known| known == tag) {
-            true => Script::response(304, &fields, ""),
-            false => Script::response(200, &fields, format!("in {language}")),
+        if known.split(", ").any(|known| known == tag) {
+            Script::response(304, &fields, "")
+        } else {
+            Script::response(200, &fields, format!("in {language}"))
         }
     });
     origin.await.expect("a free port")

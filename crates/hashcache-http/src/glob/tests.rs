@@ -127,9 +127,10 @@ proptest! {
         text in "[ab/.]{0,7}",
         is_path in any::<bool>(),
     ) {
-        let pattern = match is_path {
-            true => format!("/{}", parts.concat()),
-            false => parts.concat(),
+        let pattern = if is_path {
+            format!("/{}", parts.concat())
+        } else {
+            parts.concat()
         };
         let text = if is_path { format!("/{text}") } else { text };
         // What `**` means in names with slashes differs: here it is any text.

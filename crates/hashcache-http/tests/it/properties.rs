@@ -350,9 +350,10 @@ proptest! {
         let names: Vec<_> = names.iter().map(|name| name.parse().unwrap()).collect();
         let mut table = VariantTable::new(nonce, &names);
         for (values, here, version, etag) in rows {
-            let place = match here {
-                true => VariantPlace::Here,
-                false => VariantPlace::Derived(values),
+            let place = if here {
+                VariantPlace::Here
+            } else {
+                VariantPlace::Derived(values)
             };
             let etag = Some(format!("\"{etag}\"").into_bytes().into());
             table.set(Variant { values, place, version, alias: false, client: 0, etag });

@@ -70,9 +70,10 @@ pub(super) fn write(
         let source = ErrorKind::InvalidInput.into();
         return Err(AuthorityError::Write { path, source });
     };
-    let parent = match parent.as_os_str().is_empty() {
-        true => Path::new("."),
-        false => parent,
+    let parent = if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
     };
     // A name of its own, even after an interrupted run.
     let mut fresh = std::ffi::OsString::from(".");

@@ -165,9 +165,10 @@ impl Message<'_> {
         // If a peer signs for long, an eavesdropper could repeat its message for as long.
         let expiry = fields.expiry.min(time.saturating_add(LIFETIME_SECONDS_MAX));
         let is_early = time > now.saturating_add(CLOCK_AHEAD_SECONDS);
-        match is_early || expiry < now {
-            true => Err(AuthError::Time { time, expiry, now }),
-            false => Ok(()),
+        if is_early || expiry < now {
+            Err(AuthError::Time { time, expiry, now })
+        } else {
+            Ok(())
         }
     }
 

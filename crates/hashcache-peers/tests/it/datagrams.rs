@@ -23,9 +23,10 @@ const ANSWERS: [icp::Answer; 5] = [
 
 fn icp_datagram(rng: &mut Rng, url: &[u8]) -> Vec<u8> {
     let query = icp::Query::new(rng.u32(..), url).unwrap();
-    match rng.bool() {
-        true => query.to_datagram(),
-        false => query.reply(*rng.choice(&ANSWERS).unwrap()).to_datagram(),
+    if rng.bool() {
+        query.to_datagram()
+    } else {
+        query.reply(*rng.choice(&ANSWERS).unwrap()).to_datagram()
     }
 }
 
@@ -153,12 +154,13 @@ fn htcp_body<'a>(rng: &mut Rng, strings: &'a [Vec<u8>; 4]) -> Body<'a> {
         Response::Clr(Cleared::Kept),
         Response::Refused { opcode: 3, failure },
     ];
-    match rng.bool() {
-        true => Body::Request {
+    if rng.bool() {
+        Body::Request {
             operation: *rng.choice(&operations).unwrap(),
             wants_response: rng.bool(),
-        },
-        false => Body::Response(*rng.choice(&responses).unwrap()),
+        }
+    } else {
+        Body::Response(*rng.choice(&responses).unwrap())
     }
 }
 

@@ -244,9 +244,10 @@ impl LogWriterThread {
         let rest = &self.batch[sent..];
         let end_of_line = |bytes: &[u8]| bytes.iter().position(|&byte| byte == b'\n');
         let is_torn = sent > 0 && self.batch[sent - 1] != b'\n';
-        let begin = match is_torn {
-            true => end_of_line(rest).map_or(rest.len(), |at| at + 1),
-            false => 0,
+        let begin = if is_torn {
+            end_of_line(rest).map_or(rest.len(), |at| at + 1)
+        } else {
+            0
         };
         let kept = end_of_line(&rest[begin..]).map_or(0, |at| at + 1);
         self.kept.extend_from_slice(&rest[begin..begin + kept]);

@@ -21,9 +21,10 @@ pub(super) fn dashboard_refusal(
     if !is_own_origin(fields) {
         return Some(other_origin());
     }
-    match peer.to_canonical().is_loopback() {
-        true => None,
-        false => token.refusal(fields, Shown::BearerOrBasic),
+    if peer.to_canonical().is_loopback() {
+        None
+    } else {
+        token.refusal(fields, Shown::BearerOrBasic)
     }
 }
 

@@ -39,9 +39,10 @@ impl Switch {
             return other_origin();
         }
         let is_page = fields.contains_key(ORIGIN);
-        let shown = match is_page {
-            true => Shown::BearerOrBasic,
-            false => Shown::Bearer,
+        let shown = if is_page {
+            Shown::BearerOrBasic
+        } else {
+            Shown::Bearer
         };
         if let Some(refusal) = self.token.refusal(fields, shown) {
             return refusal;

@@ -300,9 +300,10 @@ impl Carrier {
                 break;
             }
         }
-        match has_moved {
-            true => Poll::Ready(Ok(Turn::Again)),
-            false => Poll::Pending,
+        if has_moved {
+            Poll::Ready(Ok(Turn::Again))
+        } else {
+            Poll::Pending
         }
     }
 
@@ -338,9 +339,10 @@ impl Carrier {
     /// Takes from the codec all that can be taken now.
     fn poll_events(&mut self) -> Result<(), Broken> {
         while self.lookup.is_none() {
-            self.stream.set_near(match self.to_near.is_empty() {
-                true => Near::Takes,
-                false => Near::Full,
+            self.stream.set_near(if self.to_near.is_empty() {
+                Near::Takes
+            } else {
+                Near::Full
             });
             let event = self.stream.next(&self.pair.known, &mut self.to_link.bytes);
             match event.map_err(broken)? {
@@ -432,9 +434,10 @@ impl Carrier {
             return Ok(());
         }
         let now = Instant::now();
-        let pause = match self.moved.from_near - self.read_at_pause >= BULK_BYTES {
-            true => BULK_PAUSE,
-            false => PAUSE,
+        let pause = if self.moved.from_near - self.read_at_pause >= BULK_BYTES {
+            BULK_PAUSE
+        } else {
+            PAUSE
         };
         let timer = self.flush.get_or_insert_with(|| FlushTimer {
             sleep: Box::pin(sleep(pause)),

@@ -89,9 +89,10 @@ pub(crate) fn candidate(
         (Ok(_), Host::V4(_) | Host::V6(_)) => Ok(None),
         (Err(reason), _) => {
             worker.metrics.not_intercepted(reason);
-            match reason == Reason::Memory && judges_hosts(connection) {
-                true => Err(NO_MEMORY),
-                false => Ok(None),
+            if reason == Reason::Memory && judges_hosts(connection) {
+                Err(NO_MEMORY)
+            } else {
+                Ok(None)
             }
         }
     }
@@ -122,9 +123,10 @@ fn judges_hosts(connection: &Connection) -> bool {
 /// How long to wait for a ClientHello. Without one there may be no tunnel if rules judge the host
 /// in it, so a slow client gets more time then.
 pub(super) fn peek_time(connection: &Connection) -> Duration {
-    match judges_hosts(connection) {
-        true => PEEK_TIME.max(connection.worker.limits.head_time),
-        false => PEEK_TIME,
+    if judges_hosts(connection) {
+        PEEK_TIME.max(connection.worker.limits.head_time)
+    } else {
+        PEEK_TIME
     }
 }
 

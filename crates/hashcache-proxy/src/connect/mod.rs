@@ -58,9 +58,10 @@ pub(crate) async fn tunnel(
             intercepted::candidate(connection, (&authority, user.as_ref()), &to)?
     {
         let candidate = candidate.within(limits);
-        let candidate = match intercepted::is_browser(connection, fields) {
-            true => candidate.of_browser(),
-            false => candidate,
+        let candidate = if intercepted::is_browser(connection, fields) {
+            candidate.of_browser()
+        } else {
+            candidate
         };
         intercepted::begin(connection, candidate, log_entry).await?;
         return Ok(HeaderMap::new());

@@ -145,11 +145,12 @@ async fn named(
     let host = Host::parse(name).map_err(|_| Reason::OtherAddress)?;
     let client = connection.allowance.share().network();
     let upstream = connection.worker.upstream();
-    match upstream.leads_to(&host, address.ip(), client).await {
-        true => Ok(Authority {
+    if upstream.leads_to(&host, address.ip(), client).await {
+        Ok(Authority {
             host,
             port: address.port(),
-        }),
-        false => Err(Reason::OtherAddress),
+        })
+    } else {
+        Err(Reason::OtherAddress)
     }
 }

@@ -33,9 +33,10 @@ pub(super) fn count(number: u64) -> String {
 }
 
 pub(super) fn decimal(number: f64) -> String {
-    match number < 9.95 {
-        true => format!("{number:.1}"),
-        false => format!("{number:.0}"),
+    if number < 9.95 {
+        format!("{number:.1}")
+    } else {
+        format!("{number:.0}")
     }
 }
 

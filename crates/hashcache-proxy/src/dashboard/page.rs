@@ -86,11 +86,10 @@ fn head(view: &View) -> String {
 
 /// How the line to the Internet is regarded, with a button for each way.
 fn line(view: &View) -> String {
-    let state = match view.live.is_offline {
-        true => {
-            "<b class=bad>down</b>: what is stored is served, other requests are refused at once"
-        }
-        false => "<b class=good>up</b>",
+    let state = if view.live.is_offline {
+        "<b class=bad>down</b>: what is stored is served, other requests are refused at once"
+    } else {
+        "<b class=good>up</b>"
     };
     let mut html = format!("<h2>Line to the Internet</h2><p>{state}");
     if view.buttons == Buttons::Hidden {
@@ -104,9 +103,10 @@ fn line(view: &View) -> String {
             Offline::On => "Treat as down",
             Offline::Auto => "Detect",
         };
-        let pressed = match mode == view.live.offline_mode {
-            true => " disabled",
-            false => "",
+        let pressed = if mode == view.live.offline_mode {
+            " disabled"
+        } else {
+            ""
         };
         let _ = write!(
             html,

@@ -373,9 +373,10 @@ impl<'a> Asking<'a> {
     /// `rule 3 ("no games")`.
     fn rule_name(&self, rule: usize) -> String {
         let (number, label) = (rule + 1, self.live.settings.access.label(rule));
-        match label == format!("rule {number}") {
-            true => label.to_owned(),
-            false => format!("rule {number} (\"{label}\")"),
+        if label == format!("rule {number}") {
+            label.to_owned()
+        } else {
+            format!("rule {number} (\"{label}\")")
         }
     }
 
@@ -391,9 +392,10 @@ impl<'a> Asking<'a> {
             AccessAction::Limit => "allows it",
         };
         let limits = self.limits(rule);
-        match limits.is_empty() {
-            true => format!("{name} {meaning}"),
-            false => format!("{name} {meaning}, limited by {}", limits.join(", ")),
+        if limits.is_empty() {
+            format!("{name} {meaning}")
+        } else {
+            format!("{name} {meaning}, limited by {}", limits.join(", "))
         }
     }
 
@@ -428,9 +430,10 @@ impl<'a> Asking<'a> {
             Some(ClientRule::Neighbour) => "the client is in the network of an interface",
             None => "the client's network is neither private nor in `allow_client`",
         };
-        match self.live.settings.access.is_empty() {
-            true => why.to_owned(),
-            false => format!("no access rule matches, and {why}"),
+        if self.live.settings.access.is_empty() {
+            why.to_owned()
+        } else {
+            format!("no access rule matches, and {why}")
         }
     }
 

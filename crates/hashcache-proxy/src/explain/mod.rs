@@ -72,9 +72,10 @@ impl Explainer {
     /// What is wrong with the question.
     pub(crate) async fn answer(&self, question: &Question) -> Result<Value, String> {
         let mut answer = question.to_json(self.common.now());
-        let parts = match self.common.is_reverse() {
-            true => self.in_front(question).await?,
-            false => self.forward(question).await?,
+        let parts = if self.common.is_reverse() {
+            self.in_front(question).await?
+        } else {
+            self.forward(question).await?
         };
         answer.extend(parts);
         Ok(Value::Object(answer))
@@ -145,9 +146,10 @@ impl Explainer {
         if !self.common.is_us(&asked.target.authority) {
             let by_connect =
                 asked.question.method == Method::CONNECT || asked.target.scheme == Scheme::Https;
-            return Ok(match by_connect {
-                true => Arrival::Connect,
-                false => Arrival::Absolute,
+            return Ok(if by_connect {
+                Arrival::Connect
+            } else {
+                Arrival::Absolute
             });
         }
         let live = self.common.live();
@@ -170,9 +172,10 @@ impl Explainer {
         checks: &mut Checks,
         parts: &mut Map<String, Value>,
     ) -> bool {
-        let mut interception = match checks.is_tunnel() {
-            true => json!({"decision": "tunnel", "reason": "rule", "why": WHY_RULE}),
-            false => self.interception(asked),
+        let mut interception = if checks.is_tunnel() {
+            json!({"decision": "tunnel", "reason": "rule", "why": WHY_RULE})
+        } else {
+            self.interception(asked)
         };
         let is_tunnel = interception["decision"] == "tunnel";
         if !is_tunnel && checks.denied().is_some() {

@@ -60,9 +60,10 @@ impl Question {
                 }
             }
         }
-        match question.url.is_empty() {
-            true => Err("the question has no `url`".to_owned()),
-            false => Ok(question),
+        if question.url.is_empty() {
+            Err("the question has no `url`".to_owned())
+        } else {
+            Ok(question)
         }
     }
 

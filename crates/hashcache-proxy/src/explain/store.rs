@@ -189,9 +189,10 @@ fn missing(
             reason.as_str()
         ));
     }
-    let need = match facts.directives.only_if_cached {
-        true => Need::Nothing,
-        false => Need::Answer,
+    let need = if facts.directives.only_if_cached {
+        Need::Nothing
+    } else {
+        Need::Answer
     };
     StoreView {
         json,

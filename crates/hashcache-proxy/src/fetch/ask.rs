@@ -301,9 +301,10 @@ impl Asking {
                 }
                 let is_final = is_final(&failed.failure);
                 self.note(hop, failed);
-                return match is_final {
-                    true => Judged::Final,
-                    false => Judged::Failed(unsent),
+                return if is_final {
+                    Judged::Final
+                } else {
+                    Judged::Failed(unsent)
                 };
             }
         };

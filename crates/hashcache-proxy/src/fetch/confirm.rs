@@ -144,9 +144,10 @@ pub(super) async fn confirm(
         |stored: &mut StoredResponse| freshened(worker, &spec.target, stored, &head.headers, times);
     // By the stored `Vary`, before that of the 304 replaces it: an override could choose that. A
     // response that requests with other fields have stored is theirs, whatever `Vary` names.
-    let varied = match selected.alias.is_some() {
-        true => Vec::new(),
-        false => Vary::parse(&selected.stored.fields).into_names(),
+    let varied = if selected.alias.is_some() {
+        Vec::new()
+    } else {
+        Vary::parse(&selected.stored.fields).into_names()
     };
     let may_override = spec.may_override(worker, &varied);
     let rewrites = may_rewrite(worker, &selected.hit, &selected.stored, &spec.fields);

@@ -211,10 +211,7 @@ fn begin_whole(
         mark,
         storage,
         fresh_until: fresh_until(&facts, response_time),
-        keep: match in_parts {
-            true => Keep::AtEnd,
-            false => Keep::Whole,
-        },
+        keep: if in_parts { Keep::AtEnd } else { Keep::Whole },
         labels,
         ..Put::metadata(metadata)
     });
@@ -388,9 +385,10 @@ fn combinable(
         return None;
     }
     let start = range.first.checked_next_multiple_of(PAGE)?;
-    let end = match range.last + 1 == length {
-        true => length,
-        false => (range.last + 1) / PAGE * PAGE,
+    let end = if range.last + 1 == length {
+        length
+    } else {
+        (range.last + 1) / PAGE * PAGE
     };
     if start >= end {
         return None;

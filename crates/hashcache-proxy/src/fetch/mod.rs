@@ -238,9 +238,10 @@ impl FetchTask {
             worker,
             spec,
             exchange,
-            storage: match answered.next_hop.is_member() {
-                true => Storage::Memory,
-                false => Storage::Disk,
+            storage: if answered.next_hop.is_member() {
+                Storage::Memory
+            } else {
+                Storage::Disk
             },
             times,
         };
@@ -273,8 +274,8 @@ impl FetchTask {
         // next response can be shared. Nor does a 412, which is about the precondition of this
         // client.
         let says_nothing = spec.cause == Cause::Hint || status == StatusCode::PRECONDITION_FAILED;
-        // A leader that has nothing to tell lets a follower fetch when it is dropped, which must not
-        // happen before the reply.
+        // A leader without an outcome lets a follower fetch when it is dropped, which must not happen
+        // before the reply.
         let mut silent_leader = None;
         match leader {
             Some(leader) if is_failing(status) => {
@@ -546,9 +547,10 @@ async fn plan(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Route, AskFailure
     // A validation is for the origin, or for a parent that asks it. If no other variant has an
     // entity tag, there is nothing to validate.
     let has_tag = |table: &VariantTable| table.rows().iter().any(|row| row.etag.is_some());
-    let siblings = match spec.selected.is_some() || spec.choices.as_ref().is_some_and(has_tag) {
-        true => Siblings::NotAsked,
-        false => spec.siblings,
+    let siblings = if spec.selected.is_some() || spec.choices.as_ref().is_some_and(has_tag) {
+        Siblings::NotAsked
+    } else {
+        spec.siblings
     };
     let planned = || worker.route_of_fetch(spec.space, &spec.target, &spec.fields, siblings);
     let mut route = planned()?;

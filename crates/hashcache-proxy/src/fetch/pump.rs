@@ -79,9 +79,10 @@ impl Transfer {
             if !self.is_wanted(&writer) {
                 break;
             }
-            let ahead = match writer.is_stored() {
-                true => self.worker.limits.read_ahead,
-                false => BYPASS_AHEAD,
+            let ahead = if writer.is_stored() {
+                self.worker.limits.read_ahead
+            } else {
+                BYPASS_AHEAD
             };
             poll_fn(|context| writer.poll_room(context, ahead)).await;
             let frame = body.frame().await;
@@ -308,9 +309,10 @@ impl Transfer {
             Some(length) => Rest::Content(Box::new(response.into_body()), length),
             None => {
                 self.count_in_vain(response.body().origin_bytes());
-                match is_failing(status) || status.is_client_error() {
-                    true => Rest::Refused,
-                    false => Rest::Nothing,
+                if is_failing(status) || status.is_client_error() {
+                    Rest::Refused
+                } else {
+                    Rest::Nothing
                 }
             }
         }

@@ -331,9 +331,10 @@ pub(super) async fn pump(
         if left == 0 || !wanted {
             break;
         }
-        let ahead = match writer.is_stored() {
-            true => worker.limits.read_ahead,
-            false => BYPASS_AHEAD,
+        let ahead = if writer.is_stored() {
+            worker.limits.read_ahead
+        } else {
+            BYPASS_AHEAD
         };
         poll_fn(|context| writer.poll_room(context, ahead)).await;
         let frame = body.frame().await;

@@ -88,11 +88,12 @@ pub(super) async fn take(worker: &Worker, writer: &mut Writer, data: &[u8]) -> b
         if waited >= worker.limits.progress_time * if nobody { 1 } else { 10 } {
             return false;
         }
-        let patience = match writer.is_stored() {
-            true => STORE_PATIENCE.saturating_sub(waited),
+        let patience = if writer.is_stored() {
+            STORE_PATIENCE.saturating_sub(waited)
+        } else {
             // A new wait keeps the place in the queue; the timeout only serves to notice that the
             // readers have left.
-            false => Duration::from_secs(5),
+            Duration::from_secs(5)
         };
         let _ = timeout(patience, writer.released()).await;
     }

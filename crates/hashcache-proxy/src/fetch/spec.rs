@@ -86,9 +86,10 @@ impl FetchSpec {
     pub(super) fn link(&self) -> LinkCoding {
         let is_stored =
             self.selected.is_some() || self.replaces.is_some() || self.choices.is_some();
-        let stored = match is_stored {
-            true => StoredHere::Yes,
-            false => StoredHere::No,
+        let stored = if is_stored {
+            StoredHere::Yes
+        } else {
+            StoredHere::No
         };
         LinkCoding::of(&self.fields, stored)
     }

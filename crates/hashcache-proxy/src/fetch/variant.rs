@@ -35,9 +35,10 @@ impl Intents {
         let draw = |name: &[u8]| intend(worker, name, spec.replaces.as_ref());
         Self {
             key: draw(&place.key),
-            variant: match place.is_under_key() {
-                true => None,
-                false => draw(&place.name),
+            variant: if place.is_under_key() {
+                None
+            } else {
+                draw(&place.name)
             },
         }
     }
@@ -130,9 +131,10 @@ pub(super) async fn plan_put(
     let names = Vary::parse(exchange.response.headers()).into_names();
     let (place, client) = (spec.place.clone(), spec.share.network());
     let may_be_there = place.nonce.is_some() || (!names.is_empty() && !shared);
-    let stored = match may_be_there {
-        true => under_key(worker, spec, &intents).await,
-        false => None,
+    let stored = if may_be_there {
+        under_key(worker, spec, &intents).await
+    } else {
+        None
     };
     let Some((hit, first, table)) = stored else {
         let mut plan = PutPlan::under_key(place, intents.key, client);

@@ -40,9 +40,10 @@ impl Name {
         let mut buffer = Buffer::default();
         for byte in user.bytes() {
             // As in `of`.
-            let _ = match byte.is_ascii_graphic() && byte != b'%' {
-                true => buffer.write_char(byte.into()),
-                false => write!(buffer, "%{byte:02X}"),
+            let _ = if byte.is_ascii_graphic() && byte != b'%' {
+                buffer.write_char(byte.into())
+            } else {
+                write!(buffer, "%{byte:02X}")
             };
         }
         Self::of_bytes(&buffer.bytes[..buffer.length])
@@ -50,9 +51,10 @@ impl Name {
 
     fn of_bytes(text: &[u8]) -> Self {
         let (mut bytes, mut length) = ([0; NAME_BYTES], 0);
-        let cut = match text.len() > NAME_BYTES {
-            true => &text[text.len() - (NAME_BYTES - CUT.len())..],
-            false => text,
+        let cut = if text.len() > NAME_BYTES {
+            &text[text.len() - (NAME_BYTES - CUT.len())..]
+        } else {
+            text
         };
         let mark: &[u8] = match text.len() {
             0 => UNKNOWN,
@@ -60,10 +62,7 @@ impl Name {
             _ => &[],
         };
         for byte in mark.iter().chain(cut) {
-            bytes[length] = match byte.is_ascii_graphic() {
-                true => *byte,
-                false => b'?',
-            };
+            bytes[length] = if byte.is_ascii_graphic() { *byte } else { b'?' };
             length += 1;
         }
         Self {

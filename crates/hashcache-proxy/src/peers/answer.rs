@@ -84,9 +84,10 @@ impl Answerer {
         };
         let (common, cache) = (Arc::clone(&self.common), self.cache.clone());
         let mut reading = Box::pin(async move {
-            match of_store(&common, &cache, &key, fields).await {
-                true => Answer::Hit,
-                false => Answer::Miss,
+            if of_store(&common, &cache, &key, fields).await {
+                Answer::Hit
+            } else {
+                Answer::Miss
             }
         });
         let known = poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await;

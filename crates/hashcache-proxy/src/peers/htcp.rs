@@ -215,9 +215,10 @@ impl Receiver {
         if !self.common.purger.invalidate_for_peer(client, target) {
             return ClearResult::Rate;
         }
-        match was_stored {
-            true => ClearResult::Gone,
-            false => ClearResult::Absent,
+        if was_stored {
+            ClearResult::Gone
+        } else {
+            ClearResult::Absent
         }
     }
 }

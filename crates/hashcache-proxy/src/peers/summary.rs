@@ -105,9 +105,10 @@ impl Keeper {
             return;
         }
         let can_send = self.common.queries.icp.address().is_some();
-        let updates = match can_send && wants(|it| it == PeerSummary::Updates) {
-            true => Updates::Sent,
-            false => Updates::NotSent,
+        let updates = if can_send && wants(|it| it == PeerSummary::Updates) {
+            Updates::Sent
+        } else {
+            Updates::NotSent
         };
         let now = self.common.now();
         let common = Arc::clone(&self.common);

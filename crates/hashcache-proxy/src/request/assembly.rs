@@ -415,9 +415,12 @@ impl Assembly {
         }
         // A range that is being fetched is not read from the store: its bytes may not be there yet.
         let ahead = self.ready.as_ref().map(|(start, _)| *start);
-        let end = ahead.map_or(range.end, |start| match start > at {
-            true => start.min(range.end),
-            false => range.end,
+        let end = ahead.map_or(range.end, |start| {
+            if start > at {
+                start.min(range.end)
+            } else {
+                range.end
+            }
         });
         let end = end.min(claim_end(&self.hit, at));
         let lack = std::mem::replace(&mut self.lack, Lack::Wanted);

@@ -51,17 +51,14 @@ fn digest(connection: &Connection, request: &Request<ClientBody>) -> Answer {
     let Some(edition) = common.summary.edition(now) else {
         return Err(not_found("this proxy has no digest now; try again later"));
     };
-    let mut response = match is_known(request.headers(), &edition, now) {
-        true => {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
-            response
-        }
+    let mut response = if is_known(request.headers(), &edition, now) {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else {
         // For HEAD, `hashcache-wire` takes the length from it.
-        false => {
-            let reader = DigestReader::new(Arc::clone(&common.summary), edition);
-            Response::new(Body::digest(reader, edition.length()))
-        }
+        let reader = DigestReader::new(Arc::clone(&common.summary), edition);
+        Response::new(Body::digest(reader, edition.length()))
     };
     let fields = response.headers_mut();
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(DIGEST));

@@ -1,8 +1,8 @@
 //! Entry of a request to the forward proxy: checks, own pages, and the access rules. The result is
 //! the request that the store or an origin answers.
 //!
-//! Called by `request`; `site` is the counterpart in front of a site. Steps in their order; each can
-//! end the request:
+//! Called by `request`; `site` is the counterpart in front of a site. Steps in their order; each of
+//! them can end the request:
 //!
 //! | step | reason for its place |
 //! |---|---|

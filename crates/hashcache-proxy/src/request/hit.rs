@@ -77,9 +77,10 @@ pub(super) async fn answer(
     });
     let in_one_piece = draft.parts.is_empty() || hit.whole_content().is_some();
     // The origin has no part of what is stored in pages.
-    let validator = match (in_one_piece && !lacks) || pages.is_some() {
-        true => None,
-        false => if_range_value(&stored.facts, &stored.fields),
+    let validator = if (in_one_piece && !lacks) || pages.is_some() {
+        None
+    } else {
+        if_range_value(&stored.facts, &stored.fields)
     };
     // The index can list content that is gone or damaged on disk. If the origin can be asked for
     // it, the response need not break off, so it is assembled even though nothing seems to be
@@ -146,9 +147,10 @@ pub(super) async fn answer(
     if transaction.awaited.is_some() {
         assembly.note_begun();
     }
-    let may_ask = match facts.directives.only_if_cached {
-        true => MayAsk::No,
-        false => MayAsk::Yes,
+    let may_ask = if facts.directives.only_if_cached {
+        MayAsk::No
+    } else {
+        MayAsk::Yes
     };
     let prepared = assembly.prepare(may_ask).await;
     match prepared {
@@ -235,9 +237,10 @@ fn answers_any(status: StatusCode) -> bool {
 /// the request unchanged.
 fn anew(transaction: &mut Transaction<'_>, place: ObjectPlace) -> Next {
     transaction.tries += 1;
-    match transaction.tries < TRIES_MAX {
-        true => Next::LookUp(place.key),
-        false => Next::Pass(Forward::Partial),
+    if transaction.tries < TRIES_MAX {
+        Next::LookUp(place.key)
+    } else {
+        Next::Pass(Forward::Partial)
     }
 }
 
@@ -400,9 +403,10 @@ fn plain_draft(
     let is_range = facts.has_range
         && facts.method == MethodKind::Get
         && !(is_one_page(stored) && has_if_range_date(&request.fields));
-    let range = match is_range {
-        true => answer_range(&request.fields, stored_facts, fields, length, now),
-        false => RangeAnswer::Whole,
+    let range = if is_range {
+        answer_range(&request.fields, stored_facts, fields, length, now)
+    } else {
+        RangeAnswer::Whole
     };
     match range {
         RangeAnswer::Parts(ranges) if is_frugal(&ranges, length) => {

@@ -136,21 +136,24 @@ impl LinkedRequest {
             return response;
         }
         let is_dictionary = is_public && response.status() == StatusCode::OK;
-        let offered = match is_dictionary {
-            true => self.offered(connection).await,
-            false => None,
+        let offered = if is_dictionary {
+            self.offered(connection).await
+        } else {
+            None
         };
-        let resemblance = match is_dictionary {
-            true => self.resemblance(connection),
-            false => None,
+        let resemblance = if is_dictionary {
+            self.resemblance(connection)
+        } else {
+            None
         };
         let is_searched = offered.is_none()
             && resemblance.is_some()
             && self.asked.named_max > 0
             && length.is_none_or(|length| length >= DICTIONARY_BYTES_MIN);
-        let collected = match is_searched {
-            true => length.unwrap_or(u64::MAX).min(ASKED_BYTES as u64),
-            false => 0,
+        let collected = if is_searched {
+            length.unwrap_or(u64::MAX).min(ASKED_BYTES as u64)
+        } else {
+            0
         };
         if self.asked.offered.is_some() && is_dictionary && offered.is_none() {
             counters.coding.dictionary(DictionaryKind::Offered, false);

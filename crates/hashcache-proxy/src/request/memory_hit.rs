@@ -208,9 +208,10 @@ impl hashcache_wire::MemoryHits for MemoryHits {
         // A client that does not read keeps the content from being evicted. The usual way holds
         // less of it.
         let share = connection.allowance.share();
-        let charge = match length > FREE_BYTES as u64 {
-            true => Some(share.take(length)?),
-            false => None,
+        let charge = if length > FREE_BYTES as u64 {
+            Some(share.take(length)?)
+        } else {
+            None
         };
         let content = hit.content_in_memory(PIECES_MAX)?;
         let content_type = write_head(
@@ -362,10 +363,13 @@ fn write_head<'a>(
                 continue;
             }
             // `site::finish` takes it out; of an origin of the Web it is a field like others.
-            _ if name == ORIGIN.as_str().as_bytes() => match common.is_reverse() {
-                true => continue,
-                false => return None,
-            },
+            _ if name == ORIGIN.as_str().as_bytes() => {
+                if common.is_reverse() {
+                    continue;
+                } else {
+                    return None;
+                }
+            }
             _ => {}
         }
         line(name, value)?;

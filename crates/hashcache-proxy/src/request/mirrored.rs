@@ -77,9 +77,10 @@ pub(super) fn translate_request(
     }
     let is_head = *request.method() == Method::HEAD;
     let Route { target, links } = route;
-    let dressing = match links {
-        true => LinkRewriting::Renamed,
-        false => LinkRewriting::Plain,
+    let dressing = if links {
+        LinkRewriting::Renamed
+    } else {
+        LinkRewriting::Plain
     };
     let base = connection
         .worker

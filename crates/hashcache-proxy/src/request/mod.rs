@@ -245,9 +245,10 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
             None => Forward::Bypass,
         },
     };
-    match transaction.facts.directives.only_if_cached {
-        true => Err(Failure::NotCached),
-        false => Ok(Next::Pass(forward)),
+    if transaction.facts.directives.only_if_cached {
+        Err(Failure::NotCached)
+    } else {
+        Ok(Next::Pass(forward))
     }
 }
 

@@ -32,9 +32,10 @@ pub(super) fn page(
     let common = &connection.worker.common;
     // A client that searches for a proxy may name a host that is not ours. The address that the
     // client connected to is certainly right, so the page shows that one.
-    let authority = match common.is_us(&target.authority) {
-        true => target.authority.clone(),
-        false => local(connection),
+    let authority = if common.is_us(&target.authority) {
+        target.authority.clone()
+    } else {
+        local(connection)
     };
     let url = common.base(&authority, connection.scheme);
     let live = common.live();

@@ -86,9 +86,10 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
         only_server,
         ..
     } = *request;
-    let upgrading = match asks_for_upgrade(&method, &fields) {
-        true => Upgrading::Yes,
-        false => Upgrading::No,
+    let upgrading = if asks_for_upgrade(&method, &fields) {
+        Upgrading::Yes
+    } else {
+        Upgrading::No
     };
     // Which resource a HEAD with an override is about, nobody knows.
     let is_comparable = !has_content && !is_bypass && !is_login && !may_override;

@@ -95,9 +95,10 @@ pub(super) async fn answer(
             first.fault = first.fault.take().or(second.fault);
         }
     }
-    let status = match members.iter().all(|member| member.fault.is_none()) {
-        true => StatusCode::OK,
-        false => StatusCode::BAD_GATEWAY,
+    let status = if members.iter().all(|member| member.fault.is_none()) {
+        StatusCode::OK
+    } else {
+        StatusCode::BAD_GATEWAY
     };
     Ok(done(status, report(&what, effect, &members)))
 }

@@ -134,9 +134,10 @@ fn enter(
     let live = connection.worker.common.live();
     let fields = request.headers_mut();
     let is_member = |it: &MemberList| is_trusted(peer) && it.have_sent(peer, fields);
-    let sender = match live.routes.members().is_some_and(is_member) {
-        true => Sender::Member,
-        false => Sender::Client,
+    let sender = if live.routes.members().is_some_and(is_member) {
+        Sender::Member
+    } else {
+        Sender::Client
     };
     drop(live);
     let forwarding = Forwarding::read(peer, connection.scheme, fields, is_trusted);
@@ -178,9 +179,10 @@ fn enter(
 /// The authority of a URL with the scheme `from`, if its scheme is `to`: a default port stays one.
 pub(super) fn with_scheme(authority: Authority, from: Scheme, to: Scheme) -> Authority {
     let Authority { host, port } = authority;
-    let port = match port == from.default_port() {
-        true => to.default_port(),
-        false => port,
+    let port = if port == from.default_port() {
+        to.default_port()
+    } else {
+        port
     };
     Authority { host, port }
 }
@@ -231,9 +233,10 @@ fn begin(
     if let Some(answer) = max_forwards(&mut request, log_entry) {
         return Begun::Answered(answer);
     }
-    let accepted = match spec.compress.is_empty() {
-        true => None,
-        false => Some(encode::take_accept_encoding(request.headers_mut())),
+    let accepted = if spec.compress.is_empty() {
+        None
+    } else {
+        Some(encode::take_accept_encoding(request.headers_mut()))
     };
     let is_read = [Method::GET, Method::HEAD].contains(request.method());
     let common = &connection.worker.common;

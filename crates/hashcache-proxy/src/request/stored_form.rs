@@ -52,10 +52,7 @@ impl StoredForm {
             && !facts.directives.no_transform
             && !forbids_changes(&stored.fields)
             && prefers_zstd(accepted.map(|value| value.as_bytes()));
-        match is_zstd {
-            true => Self::Zstd,
-            false => Self::Content,
-        }
+        if is_zstd { Self::Zstd } else { Self::Content }
     }
 
     /// Changes the stored fields into those of this form.

@@ -173,11 +173,13 @@ pub(super) fn not_admin(connection: &Connection, authority: &Authority) -> Resul
 /// a request with `Connection: Origin` would store a response for requests with that `Origin`,
 /// which the origin has never seen.
 pub(super) fn strip(request: &mut Request<ClientBody>, info: &HeadInfo) -> Result<(), Failure> {
-    let upgrading = match asks_for_upgrade(request.method(), request.headers()) {
-        // A server must ignore an Upgrade in HTTP/1.0 (RFC 9110, 7.8): the client would not
-        // understand the 101.
-        true if info.version != Version::HTTP_10 => Upgrading::Yes,
-        _ => Upgrading::No,
+    // A server must ignore an Upgrade in HTTP/1.0 (RFC 9110, 7.8): the client would not understand
+    // the 101.
+    let may_upgrade = info.version != Version::HTTP_10;
+    let upgrading = if may_upgrade && asks_for_upgrade(request.method(), request.headers()) {
+        Upgrading::Yes
+    } else {
+        Upgrading::No
     };
     if keeps_login(request.headers()) {
         request.extensions_mut().insert(KeptLogin);

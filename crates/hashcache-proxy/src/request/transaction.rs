@@ -247,9 +247,10 @@ impl<'a> Transaction<'a> {
             && !self.facts.has_origin_condition
             && !self.facts.has_override
             && !self.request.fields.contains_key(AUTHORIZATION);
-        match may_ask {
-            true => Siblings::Asked(self.connection.peer_address()),
-            false => Siblings::NotAsked,
+        if may_ask {
+            Siblings::Asked(self.connection.peer_address())
+        } else {
+            Siblings::NotAsked
         }
     }
 
@@ -378,13 +379,12 @@ impl ClientRequest {
 
     /// What happens to the connection of a response that offers such a login.
     pub(super) fn pinning(&self, connection: &Connection) -> Pinning {
-        match self.is_one_client(connection) {
-            true => {
-                let client = connection.allowance.share().clone();
-                let key = self.pin_key(connection);
-                Pinning::Offer(connection.pins.offer(key, client))
-            }
-            false => Pinning::None,
+        if self.is_one_client(connection) {
+            let client = connection.allowance.share().clone();
+            let key = self.pin_key(connection);
+            Pinning::Offer(connection.pins.offer(key, client))
+        } else {
+            Pinning::None
         }
     }
 
@@ -485,9 +485,10 @@ impl ClientRequest {
         let url = &self.target.path_and_query;
         let first = stored.and_then(|fields| fields.get(ORIGIN));
         let origins = site.site.endpoints(url, first);
-        let members = match self.is_for_origin() {
-            true => Vec::new(),
-            false => worker.member_hops(self.space, &self.target, &self.fields),
+        let members = if self.is_for_origin() {
+            Vec::new()
+        } else {
+            worker.member_hops(self.space, &self.target, &self.fields)
         };
         let route = Route::of_site(Arc::clone(site), members, origins);
         route.map(Some).ok_or(NO_ORIGIN)

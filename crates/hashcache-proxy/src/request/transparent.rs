@@ -28,9 +28,10 @@ pub(super) fn check(connection: &Connection, target: &Target) -> Result<(), Fail
             reason: "a connection to port 80 carries http URLs only",
         });
     }
-    match connection.worker.common.is_us(&target.authority) {
-        true => Err(Failure::Loop),
-        false => Ok(()),
+    if connection.worker.common.is_us(&target.authority) {
+        Err(Failure::Loop)
+    } else {
+        Ok(())
     }
 }
 

@@ -173,9 +173,10 @@ mod tests {
             (Mode::Forward, &FOR_FORWARD[..]),
             (Mode::Reverse, &FOR_SITES[..]),
         ] {
-            let http_2 = match offered.contains(&HTTP_2) {
-                true => HTTP_2_BYTES,
-                false => 0,
+            let http_2 = if offered.contains(&HTTP_2) {
+                HTTP_2_BYTES
+            } else {
+                0
             };
             let expected = CONNECTION_BYTES + TLS_BYTES + http_2;
             assert_eq!(connection_bytes(Speaks::Tls, mode), expected, "{mode:?}");

@@ -193,8 +193,8 @@ impl Core {
             return;
         };
         let ends = ClientEnds { client, local };
-        let ends = match self.is_balancer(client.ip(), speaks) {
-            true => match Box::pin(self.told_ends(&mut socket, ends)).await {
+        let ends = if self.is_balancer(client.ip(), speaks) {
+            match Box::pin(self.told_ends(&mut socket, ends)).await {
                 Ok(ends) => ends,
                 Err(NotTold::Late) => return worker.metrics.limit(Limit::HeadTime),
                 Err(NotTold::Refused(limit)) => {
@@ -207,8 +207,9 @@ impl Core {
                 Err(NotTold::Broken(error)) => {
                     return debug!(%client, %error, "load balancer not served");
                 }
-            },
-            false => ends,
+            }
+        } else {
+            ends
         };
         let ClientEnds { client, local } = ends;
         let client = SocketAddr::new(client.ip().to_canonical(), client.port());

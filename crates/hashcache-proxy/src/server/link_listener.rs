@@ -128,9 +128,10 @@ impl LinkListener {
                 biased;
                 ending = &mut serving => break ending,
                 // Its streams and tunnels end with it.
-                () = entered.displaced() => return match common.is_child(&pin) {
-                    true => info!(%client, %pin, "child connected again; the old connection ends"),
-                    false => warn!(%client, %pin, "the pin of a child was removed; it has to go"),
+                () = entered.displaced() => return if common.is_child(&pin) {
+                    info!(%client, %pin, "child connected again; the old connection ends");
+                } else {
+                    warn!(%client, %pin, "the pin of a child was removed; it has to go");
                 },
                 _ = stage.changed() => match *stage.borrow_and_update() {
                     Stage::Serving => {}

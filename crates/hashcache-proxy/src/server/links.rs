@@ -198,9 +198,10 @@ async fn keep(common: Arc<Common>, cache: Cache, peer: Arc<Peer>, link: Arc<Pare
         }
         // A line that breaks is tried again at once. A parent that accepts and hangs up must not be
         // called without a pause for ever.
-        failures = match begun.elapsed() < SHORT_LIVED {
-            true => failures + 1,
-            false => 0,
+        failures = if begun.elapsed() < SHORT_LIVED {
+            failures + 1
+        } else {
+            0
         };
         if failures > RECONNECTS_AT_ONCE {
             let failure = match end {

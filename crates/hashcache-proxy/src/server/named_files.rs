@@ -93,19 +93,21 @@ fn identity(settings: &Settings, clock: &Arc<Clock>) -> Result<Option<Identity>,
 
 /// The users of the files in `settings`, if there are files.
 fn users(settings: &Settings, cache: &Cache) -> Result<Option<Arc<UserHashes>>, UsersError> {
-    match settings.reloadable.htpasswd.is_empty() {
-        true => Ok(None),
-        false => UserHashes::load(&settings.reloadable.htpasswd, cache)
+    if settings.reloadable.htpasswd.is_empty() {
+        Ok(None)
+    } else {
+        UserHashes::load(&settings.reloadable.htpasswd, cache)
             .map(Arc::new)
-            .map(Some),
+            .map(Some)
     }
 }
 
 /// The time zone of the system, if a rule has times or a quota has days.
 pub(super) fn zone(settings: &Settings) -> Result<Zone, RunError> {
-    match settings.needs_zone() {
-        true => Zone::of_system().map_err(RunError::Zone),
-        false => Ok(Zone::default()),
+    if settings.needs_zone() {
+        Zone::of_system().map_err(RunError::Zone)
+    } else {
+        Ok(Zone::default())
     }
 }
 

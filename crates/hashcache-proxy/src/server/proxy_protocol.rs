@@ -228,9 +228,10 @@ mod tests {
             is_version_2: bool,
             bytes in vec(any::<u8>(), 0..400),
         ) {
-            let (begin, most) = match is_version_2 {
-                true => (&SIGNATURE[..], SIGNATURE.len() + 4 + REST_MAX),
-                false => (&b"PROXY "[..], LINE_MAX),
+            let (begin, most) = if is_version_2 {
+                (&SIGNATURE[..], SIGNATURE.len() + 4 + REST_MAX)
+            } else {
+                (&b"PROXY "[..], LINE_MAX)
             };
             let all = [begin, &bytes].concat();
             let runtime = Builder::new_current_thread().build().unwrap();

@@ -93,9 +93,10 @@ impl HtmlRewriter {
                 HtmlState::Tag(attribute) => self.tag(byte, attribute, links, out),
                 HtmlState::OtherTag(attribute) => {
                     out.push(byte);
-                    self.at = match attribute.ends_with(byte) {
-                        true => HtmlState::Text,
-                        false => HtmlState::OtherTag(attribute.after(byte)),
+                    self.at = if attribute.ends_with(byte) {
+                        HtmlState::Text
+                    } else {
+                        HtmlState::OtherTag(attribute.after(byte))
                     };
                 }
                 HtmlState::Comment(dashes) => {

@@ -21,9 +21,10 @@ impl Browser {
     }
 
     fn group(&self, client: &str, url: &str, referer: &str, kind: &str, at_ms: u64) -> u64 {
-        let accept = match kind.starts_with("text/html") {
-            true => ("accept", "text/html,*/*;q=0.8"),
-            false => ("accept", "*/*"),
+        let accept = if kind.starts_with("text/html") {
+            ("accept", "text/html,*/*;q=0.8")
+        } else {
+            ("accept", "*/*")
         };
         self.get(client, (url, referer), accept, kind, at_ms)
     }

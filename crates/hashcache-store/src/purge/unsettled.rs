@@ -94,9 +94,10 @@ impl Unsettled {
             return Poll::Ready(());
         };
         forget_done(&mut of_client.under_way, context);
-        match of_client.under_way.len() < most {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        if of_client.under_way.len() < most {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
         }
     }
 

@@ -129,9 +129,10 @@ fn string(rest: &mut &[u8]) -> Result<Bytes, NoBlock> {
     let length = integer(rest, 7)?;
     let (octets, after) = rest.split_at_checked(length).ok_or(NoBlock)?;
     *rest = after;
-    let octets = match is_coded {
-        true => Cow::Owned(huffman::decode(octets).ok_or(NoBlock)?),
-        false => Cow::Borrowed(octets),
+    let octets = if is_coded {
+        Cow::Owned(huffman::decode(octets).ok_or(NoBlock)?)
+    } else {
+        Cow::Borrowed(octets)
     };
     // Without the spare room of a vector: an entry counts as its octets.
     Ok(Bytes::copy_from_slice(&octets))

@@ -95,10 +95,9 @@ impl Message {
         self.block.push(LITERAL);
         push_string(&mut self.block, name);
         if value.iter().any(is_control) {
-            let spaced = value.iter().map(|octet| match is_control(octet) {
-                true => b' ',
-                false => *octet,
-            });
+            let spaced = value
+                .iter()
+                .map(|octet| if is_control(octet) { b' ' } else { *octet });
             // At the ends of a value spaces are no part of it, as in HTTP/1.1.
             push_string(&mut self.block, spaced.collect::<Vec<_>>().trim_ascii());
         } else {
@@ -287,9 +286,10 @@ mod tests {
         for (status, is_final_head) in [("103", false), ("200", true)] {
             let written = message(BlockKind::Head, &[(":status", status), ("link", large)]);
             assert_eq!(written.is_final_head, is_final_head);
-            match is_final_head {
-                true => assert_eq!(reason(&written), Some(TOO_LARGE)),
-                false => assert_eq!(written.block, block(&[(":status", status)])),
+            if is_final_head {
+                assert_eq!(reason(&written), Some(TOO_LARGE))
+            } else {
+                assert_eq!(written.block, block(&[(":status", status)]))
             }
         }
     }

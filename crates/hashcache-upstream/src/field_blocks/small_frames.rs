@@ -121,12 +121,11 @@ impl SmallReader {
         if unread.frames == 0 {
             state.streams.remove(&self.stream);
         }
-        let connection = match has_caught_up {
-            true => {
-                state.due.push(self.stream);
-                state.connection.take()
-            }
-            false => None,
+        let connection = if has_caught_up {
+            state.due.push(self.stream);
+            state.connection.take()
+        } else {
+            None
         };
         drop(state);
         connection.into_iter().for_each(Waker::wake);

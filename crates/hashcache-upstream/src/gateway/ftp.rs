@@ -102,9 +102,10 @@ impl Named {
         while path.len() > 1 && path.ends_with(b"/") {
             path.pop();
         }
-        let kind = match is_directory {
-            true => NamedKind::Directory,
-            false => code,
+        let kind = if is_directory {
+            NamedKind::Directory
+        } else {
+            code
         };
         Ok(Self { path, kind })
     }
@@ -182,9 +183,10 @@ impl Dialogue<'_> {
         self.log_in(login).await?;
         if named.kind == NamedKind::Directory {
             let entered = self.enter(&named.path).await?;
-            return match entered.is_done() {
-                true => self.send_directory(named, request, out).await,
-                false => Err(no_file(entered)),
+            return if entered.is_done() {
+                self.send_directory(named, request, out).await
+            } else {
+                Err(no_file(entered))
             };
         }
         self.send_file(named, request, out).await
@@ -206,9 +208,10 @@ impl Dialogue<'_> {
         if reply.code == 331 {
             reply = self.command("PASS", &password).await?;
         }
-        match reply.is_done() {
-            true => Ok(()),
-            false => Err(no_login(reply)),
+        if reply.is_done() {
+            Ok(())
+        } else {
+            Err(no_login(reply))
         }
     }
 
@@ -406,9 +409,10 @@ impl Dialogue<'_> {
         match facts.modified.map(http_date) {
             Some(modified) => {
                 head = head.field("Last-Modified", modified.to_str().unwrap_or_default());
-                match self.is_private {
-                    true => head.field("Cache-Control", "private"),
-                    false => head,
+                if self.is_private {
+                    head.field("Cache-Control", "private")
+                } else {
+                    head
                 }
             }
             None => head.field("Cache-Control", &self.cache_control()),
@@ -416,17 +420,19 @@ impl Dialogue<'_> {
     }
 
     fn cache_control(&self) -> String {
-        match self.is_private {
-            true => format!("private, {LIFETIME}"),
-            false => LIFETIME.to_owned(),
+        if self.is_private {
+            format!("private, {LIFETIME}")
+        } else {
+            LIFETIME.to_owned()
         }
     }
 
     async fn set_type(&mut self, code: &[u8]) -> Result<(), Failure> {
         let reply = self.command("TYPE", code).await?;
-        match reply.is_done() {
-            true => Ok(()),
-            false => Err(Failure::FtpReply { code: reply.code }),
+        if reply.is_done() {
+            Ok(())
+        } else {
+            Err(Failure::FtpReply { code: reply.code })
         }
     }
 

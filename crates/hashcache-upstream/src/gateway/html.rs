@@ -120,9 +120,10 @@ fn target_of(item: &Item<'_>) -> Option<String> {
         return None;
     }
     let host = std::str::from_utf8(item.host).ok()?;
-    let host = match host.contains(':') && !host.starts_with('[') {
-        true => format!("[{host}]:{}", item.port?),
-        false => format!("{host}:{}", item.port?),
+    let host = if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{}", item.port?)
+    } else {
+        format!("{host}:{}", item.port?)
     };
     let authority = Authority::parse_with_port(&host).ok()?;
     let authority = authority.display(Scheme::Gopher);

@@ -47,9 +47,10 @@ pub(super) fn check_begun(read: &[u8], limits: HeadLimits) -> Result<(), Failure
     if !VERSION.starts_with(begun) {
         return Err(MALFORMED);
     }
-    match read.len() > limits.bytes {
-        true => Err(TOO_LARGE),
-        false => Ok(()),
+    if read.len() > limits.bytes {
+        Err(TOO_LARGE)
+    } else {
+        Ok(())
     }
 }
 

@@ -222,9 +222,10 @@ impl HeadRepair {
         self.ended += 1;
         // After a 101 the bytes are those of another protocol.
         let is_interim = (100..200).contains(&self.status) && self.status != 101;
-        self.place = match is_interim {
-            true => Place::Start,
-            false => Place::Content,
+        self.place = if is_interim {
+            Place::Start
+        } else {
+            Place::Content
         };
     }
 }

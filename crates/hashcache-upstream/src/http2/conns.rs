@@ -175,9 +175,10 @@ impl Http2Conns {
             let announced = conns.map(|conn| conn.signals.head_max()).min();
             announced.map_or(SHARED_HEAD_MAX, |announced| announced.min(SHARED_HEAD_MAX))
         };
-        match request_head_bytes(request) > head_max || self.is_wary(to, client) {
-            true => Sharing::Alone,
-            false => Sharing::Shared,
+        if request_head_bytes(request) > head_max || self.is_wary(to, client) {
+            Sharing::Alone
+        } else {
+            Sharing::Shared
         }
     }
 

@@ -94,9 +94,10 @@ async fn send(
     if is_open {
         progress.note_opened();
     }
-    let uploading = match is_end {
-        true => None,
-        false => Upload::begin(body, stream).await,
+    let uploading = if is_end {
+        None
+    } else {
+        Upload::begin(body, stream).await
     };
     let answered = poll_fn(|cx| poll_response(&mut response, &informed, cx)).await;
     if answered.is_err() {

@@ -38,9 +38,10 @@ impl Upstream {
         (coding, link): (LinkCoding, &ParentLink),
         client: Option<&Share>,
     ) -> LinkCoding {
-        match self.reserve(client, FRAMES_BYTES_MIN).is_ok() {
-            true => spare(coding, link),
-            false => coding.in_plain(),
+        if self.reserve(client, FRAMES_BYTES_MIN).is_ok() {
+            spare(coding, link)
+        } else {
+            coding.in_plain()
         }
     }
 
@@ -141,9 +142,10 @@ fn spare(coding: LinkCoding, link: &ParentLink) -> LinkCoding {
         link.counters.coding.shed();
         return coding.without_dictionaries();
     }
-    match link.named.may_name(now) {
-        true => coding,
-        false => coding.finding(None),
+    if link.named.may_name(now) {
+        coding
+    } else {
+        coding.finding(None)
     }
 }
 

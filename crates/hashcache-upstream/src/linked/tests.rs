@@ -145,9 +145,10 @@ impl http_body::Body for Unending {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match std::mem::replace(&mut self.0, true) {
-            false => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"x"))))),
-            true => Poll::Pending,
+        if std::mem::replace(&mut self.0, true) {
+            Poll::Pending
+        } else {
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"x")))))
         }
     }
 }

@@ -445,9 +445,10 @@ async fn an_upload_ends_with_its_exchange() {
             let body = RequestBody::streamed(Parts::new(FRAMES, has_end));
             let request = Request::post(path).body(body).unwrap();
             let exchange = origin.send(request).await.unwrap().unwrap();
-            match is_read {
-                true => drop(whole(exchange).await),
-                false => drop(exchange),
+            if is_read {
+                drop(whole(exchange).await)
+            } else {
+                drop(exchange)
             }
             origin
                 .until(|state| *state.resets.borrow() == [Some(Reason::CANCEL)])

@@ -70,9 +70,10 @@ impl Frame<'_> {
         match self {
             Self::Block(block) => {
                 let has_data = !block.data.is_empty();
-                out.push(match has_data {
-                    true => BLOCK,
-                    false => BLOCK_WITHOUT_LITERALS,
+                out.push(if has_data {
+                    BLOCK
+                } else {
+                    BLOCK_WITHOUT_LITERALS
                 });
                 out.extend(u24(block.length));
                 out.extend(&u24(block.steps.len())[..2]);

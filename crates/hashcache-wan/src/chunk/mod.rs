@@ -90,9 +90,10 @@ impl Windows {
 
 /// zstd's window for literals of a sender with this window, as a power of two.
 fn zstd_window_log(send: u64) -> u32 {
-    match send >= 1 << 20 {
-        true => ZSTD_WINDOW_LOG,
-        false => ZSTD_WINDOW_LOG_SMALL,
+    if send >= 1 << 20 {
+        ZSTD_WINDOW_LOG
+    } else {
+        ZSTD_WINDOW_LOG_SMALL
     }
 }
 

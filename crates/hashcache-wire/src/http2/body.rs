@@ -264,9 +264,10 @@ impl Body for ClientBody {
             .filter_map(Frame::data_ref)
             .map(Bytes::len);
         let gathered = lengths.sum::<usize>() as u64;
-        match self.ended {
-            true => SizeHint::with_exact(gathered),
-            false => SizeHint::default(),
+        if self.ended {
+            SizeHint::with_exact(gathered)
+        } else {
+            SizeHint::default()
         }
     }
 }

@@ -434,9 +434,10 @@ impl Flow {
     }
 
     pub(super) fn peer(&self) -> ClientSide {
-        match self.eof.get() {
-            true => ClientSide::Finished,
-            false => ClientSide::MaySend,
+        if self.eof.get() {
+            ClientSide::Finished
+        } else {
+            ClientSide::MaySend
         }
     }
 
@@ -656,9 +657,10 @@ impl Framed {
             return;
         };
         marker.mark(bytes, |part| {
-            let room = match marked.is_empty() {
-                true => part.len().min(out.remaining()),
-                false => 0,
+            let room = if marked.is_empty() {
+                part.len().min(out.remaining())
+            } else {
+                0
             };
             out.put_slice(&part[..room]);
             marked.extend_from_slice(&part[room..]);

@@ -223,12 +223,13 @@ fn content_length(fields: &mut HeaderMap) -> Result<Option<u64>, &'static str> {
 
 fn expectation(fields: &HeaderMap) -> Result<(), Refusal> {
     let known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"100-continue");
-    match fields.get_all(EXPECT).iter().all(known) {
-        true => Ok(()),
-        false => Err(refuse(
+    if fields.get_all(EXPECT).iter().all(known) {
+        Ok(())
+    } else {
+        Err(refuse(
             StatusCode::EXPECTATION_FAILED,
             "unknown expectation",
-        )),
+        ))
     }
 }
 

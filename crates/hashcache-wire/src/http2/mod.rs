@@ -108,9 +108,10 @@ where
             let stream = interim::take_stream(request.headers_mut());
             // Reserve first, so that a refused stream costs nothing. On the heap, so that a
             // response that waits for its client no longer holds the future.
-            let bytes = match flow.has_tunnels() && request.method() == Method::CONNECT {
-                true => TUNNEL_BYTES.max(STREAM_BYTES),
-                false => STREAM_BYTES,
+            let bytes = if flow.has_tunnels() && request.method() == Method::CONNECT {
+                TUNNEL_BYTES.max(STREAM_BYTES)
+            } else {
+                STREAM_BYTES
             };
             let allowance = flow.allowance_for(request.headers());
             let bytes = bytes + head::fields_size(request.headers());
@@ -264,15 +265,15 @@ where
     let expects = parts.headers.contains_key(EXPECT);
     let waits = parts.method.is_safe() && !expects;
     let stopped = waits && content.gather().await.is_err();
-    let mut judged = match is_tunnel {
-        true => head::judge_tunnel(&mut parts, flow.limits()),
-        false => {
-            let sender = match flow.has_tunnels() {
-                true => head::Sender::Child,
-                false => head::Sender::Client,
-            };
-            head::judge(&mut parts, &content, (sender, flow.limits()))
-        }
+    let mut judged = if is_tunnel {
+        head::judge_tunnel(&mut parts, flow.limits())
+    } else {
+        let sender = if flow.has_tunnels() {
+            head::Sender::Child
+        } else {
+            head::Sender::Client
+        };
+        head::judge(&mut parts, &content, (sender, flow.limits()))
     };
     let counted = is_tunnel.then(|| flow.begin_tunnel()).flatten();
     if is_tunnel && counted.is_none() {

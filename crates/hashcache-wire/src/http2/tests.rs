@@ -1084,9 +1084,10 @@ async fn an_unfinished_head_of_a_link_is_not_given_up_for_others() {
     locally(async {
         for (is_link, has_head) in [(false, true), (true, false)] {
             let (_cache, allowance) = allowance(1 << 20);
-            let (mut pipe, _served) = match is_link {
-                true => serve_link(Some(allowance.clone())),
-                false => serve_within(Limits::default(), Some(allowance.clone())),
+            let (mut pipe, _served) = if is_link {
+                serve_link(Some(allowance.clone()))
+            } else {
+                serve_within(Limits::default(), Some(allowance.clone()))
             };
             let half = frame(1, 0, 1, &fields("GET", "/hello"));
             for sent in [vec![], [opening(), half].concat()] {

@@ -37,9 +37,10 @@ pub(super) enum TunnelContent {
 impl TunnelContent {
     /// That of a tunnel whose response has these fields.
     pub(super) fn of(fields: &HeaderMap) -> Self {
-        match fields.contains_key(HASHCACHE_LINK) {
-            true => Self::Chunks,
-            false => Self::Opaque,
+        if fields.contains_key(HASHCACHE_LINK) {
+            Self::Chunks
+        } else {
+            Self::Opaque
         }
     }
 }

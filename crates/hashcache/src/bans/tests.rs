@@ -144,18 +144,20 @@ fn too_many_bans_become_wider_and_never_take_less() {
         let host = format!("host{}/", random.u32(..60));
         let name = format!("{host}{}", random.u32(..1_000)).into_bytes();
         let (label, by_label) = (label(random.u64(..300)), random.bool());
-        let ban = match by_label {
-            true => Ban::label(label),
-            false => Ban::prefix(&name).within(host.as_bytes()),
+        let ban = if by_label {
+            Ban::label(label)
+        } else {
+            Ban::prefix(&name).within(host.as_bytes())
         };
         add(&bans, &ban, version);
         made.push((name, label, version, by_label));
         assert!(bans.count() <= 50);
     }
     for (name, label, version, by_label) in made {
-        let (name, labels) = match by_label {
-            true => (&b"elsewhere"[..], &[label][..]),
-            false => (&name[..], &[][..]),
+        let (name, labels) = if by_label {
+            (&b"elsewhere"[..], &[label][..])
+        } else {
+            (&name[..], &[][..])
         };
         assert_eq!(judged(&bans, name, version - 1, labels), GONE);
     }

@@ -150,9 +150,10 @@ impl Stream {
     pub(super) fn push(&self, piece: Bytes) {
         let mut state = self.lock();
         state.length += piece.len() as u64;
-        let part = match state.length <= PAGE as u64 {
-            true => StretchKind::Head,
-            false => StretchKind::Window,
+        let part = if state.length <= PAGE as u64 {
+            StretchKind::Head
+        } else {
+            StretchKind::Window
         };
         state.stretch(part).pieces.push_back(piece);
         let mut to_merge = state.stretch(part).to_merge();
@@ -301,9 +302,10 @@ impl StreamState {
         if !self.head.pieces.is_empty() {
             return <_>::default();
         }
-        let held = match self.window.pieces.is_empty() {
-            true => std::mem::take(&mut self.held),
-            false => Reservations::new(),
+        let held = if self.window.pieces.is_empty() {
+            std::mem::take(&mut self.held)
+        } else {
+            Reservations::new()
         };
         (held, std::mem::take(&mut self.shared))
     }
@@ -316,13 +318,15 @@ impl StreamState {
 
     /// The piece at `at`, if it is in memory.
     fn piece(&self, at: u64) -> Option<Bytes> {
-        let stretch = match at < PAGE as u64 {
-            true => &self.head,
-            false => &self.window,
+        let stretch = if at < PAGE as u64 {
+            &self.head
+        } else {
+            &self.window
         };
-        match at >= stretch.start {
-            true => stretch.from(at).next(),
-            false => None,
+        if at >= stretch.start {
+            stretch.from(at).next()
+        } else {
+            None
         }
     }
 }

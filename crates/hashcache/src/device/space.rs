@@ -45,15 +45,17 @@ fn check(request: &SpaceRequest, taken: &mut BTreeMap<u64, u64>) -> io::Result<(
     let needed = request.bytes.saturating_sub(held);
     let system = statvfs(place)?;
     // Some space is kept for root alone.
-    let free_blocks = match rustix::process::geteuid().is_root() {
-        true => system.f_bfree,
-        false => system.f_bavail,
+    let free_blocks = if rustix::process::geteuid().is_root() {
+        system.f_bfree
+    } else {
+        system.f_bavail
     };
     let taken = taken.entry(place.metadata()?.dev()).or_default();
     *taken = taken.saturating_add(needed);
-    match *taken <= free_blocks.saturating_mul(system.f_frsize) || needed == 0 {
-        true => Ok(()),
-        false => Err(io::ErrorKind::StorageFull.into()),
+    if *taken <= free_blocks.saturating_mul(system.f_frsize) || needed == 0 {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::StorageFull.into())
     }
 }
 

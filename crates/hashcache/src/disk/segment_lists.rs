@@ -97,14 +97,15 @@ impl SegmentLists {
             read_bytes += bytes as u64;
             !was_refused
         };
-        let (listed, end) = match std::mem::replace(&mut self.walks, true) {
-            true => self.walk(medium, &mut permit),
-            false => match footer(medium, self.cursor.segment, &mut permit) {
+        let (listed, end) = if std::mem::replace(&mut self.walks, true) {
+            self.walk(medium, &mut permit)
+        } else {
+            match footer(medium, self.cursor.segment, &mut permit) {
                 Some(footer) if footer.stamp == self.cursor.stamp => {
                     (footer.list, PieceEnd::Sealed)
                 }
                 _ => (Vec::new(), PieceEnd::More),
-            },
+            }
         };
         Piece {
             listed,

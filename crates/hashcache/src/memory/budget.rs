@@ -396,9 +396,10 @@ fn pop_front_if(
     queue: &mut VecDeque<QueuedWait>,
     test: impl FnOnce(&QueuedWait) -> bool,
 ) -> Option<QueuedWait> {
-    match queue.front().is_some_and(test) {
-        true => queue.pop_front(),
-        false => None,
+    if queue.front().is_some_and(test) {
+        queue.pop_front()
+    } else {
+        None
     }
 }
 

@@ -433,9 +433,10 @@ impl Hot {
     fn evict(&self, shard: &mut HotShard, stored: &Arc<Stored>) -> Option<HotObject> {
         let key = stored.record.fields.key;
         let is_it = |hot: &HotObject| Arc::ptr_eq(&hot.stored, stored);
-        match shard.map.get(&key).is_some_and(is_it) {
-            true => self.take_out(shard, key),
-            false => None,
+        if shard.map.get(&key).is_some_and(is_it) {
+            self.take_out(shard, key)
+        } else {
+            None
         }
     }
 
@@ -535,9 +536,10 @@ fn copy_pieces<'a>(
 ) -> Option<(Pieces, PinnedRecords)> {
     // Metadata is used whole, so it does not straddle slabs; content may.
     let mut stream = room(record.metadata.len().max(1))?;
-    let metadata = match record.metadata.is_empty() {
-        true => Bytes::new(),
-        false => stream.append(&record.metadata)?.0,
+    let metadata = if record.metadata.is_empty() {
+        Bytes::new()
+    } else {
+        stream.append(&record.metadata)?.0
     };
     let mut content = Vec::with_capacity(2);
     for piece in &record.content {

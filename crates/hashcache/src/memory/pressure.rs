@@ -155,9 +155,10 @@ impl Share {
             self.ceiling = taken.saturating_sub(left.unsigned_abs());
             return LOOK_MIN;
         }
-        let grown = match self.is_recent(now) {
-            true => self.ceiling,
-            false => self.ceiling.saturating_add(growth(self.limit, since)),
+        let grown = if self.is_recent(now) {
+            self.ceiling
+        } else {
+            self.ceiling.saturating_add(growth(self.limit, since))
         };
         let most = taken.saturating_add(room.to_grow.max(0).unsigned_abs());
         // What is taken already may stay.

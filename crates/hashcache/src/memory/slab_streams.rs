@@ -387,10 +387,11 @@ impl SlabStreams {
     /// prefetched; the others were asked for once.
     pub(super) fn note_evicted(&self, prefetched: usize, others: usize) {
         let widened = self.widened.load(Ordering::Relaxed);
-        let widened = match prefetched > others / 2 {
+        let widened = if prefetched > others / 2 {
             // Clients that never ask for what was prefetched leave a quarter to what is kept.
-            true => (widened + WIDENING).min(WIDENING * self.count() / 2),
-            false => widened.saturating_sub(1),
+            (widened + WIDENING).min(WIDENING * self.count() / 2)
+        } else {
+            widened.saturating_sub(1)
         };
         self.widened.store(widened, Ordering::Relaxed);
     }

@@ -193,9 +193,10 @@ fn mounted(line: &str, second: bool) -> Option<(&Path, PathBuf)> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');
     let (kind, options) = (after.next()?, after.nth(1)?);
-    let right = match second {
-        true => kind == "cgroup2",
-        false => kind == "cgroup" && options.split(',').any(|option| option == "memory"),
+    let right = if second {
+        kind == "cgroup2"
+    } else {
+        kind == "cgroup" && options.split(',').any(|option| option == "memory")
     };
     let mut before = before.split(' ').skip(3);
     let (root, point) = (before.next()?, before.next()?);

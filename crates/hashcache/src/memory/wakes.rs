@@ -102,17 +102,19 @@ fn leave(list: impl FnOnce(&mut DelayedWork)) {
 /// Wakes all of `wakers`, now or as soon as this thread holds no lock.
 pub(crate) fn wake(wakers: impl IntoIterator<Item = Waker>) {
     let wakers = wakers.into_iter();
-    match is_for_later() {
-        true => leave(|left| left.wakers.extend(wakers)),
-        false => wakers.for_each(Waker::wake),
+    if is_for_later() {
+        leave(|left| left.wakers.extend(wakers));
+    } else {
+        wakers.for_each(Waker::wake);
     }
 }
 
 /// Does `work`, now or as soon as this thread holds no lock; before it wakes anything.
 pub(super) fn without_lock(work: impl FnOnce() + 'static) {
-    match is_for_later() {
-        true => leave(|left| left.work.push(Box::new(work))),
-        false => work(),
+    if is_for_later() {
+        leave(|left| left.work.push(Box::new(work)));
+    } else {
+        work();
     }
 }
 

@@ -234,9 +234,10 @@ impl Design {
             Rows::One => Self::published(self.candidate),
             Rows::Two => Self::of(self.candidate),
         };
-        let form = match self.grouped {
-            true => ungrouped.grouped(),
-            false => ungrouped,
+        let form = if self.grouped {
+            ungrouped.grouped()
+        } else {
+            ungrouped
         }
         .holding(self.held);
         let groups = self.grouped && !self.candidate.is_log();
@@ -287,9 +288,10 @@ impl Design {
         }
         while too_much - most > most / 1_000_000 + 1 {
             let middle = most + (too_much - most) / 2;
-            match fits(middle) {
-                true => most = middle,
-                false => too_much = middle,
+            if fits(middle) {
+                most = middle;
+            } else {
+                too_much = middle;
             }
         }
         index(most).map(|_| most)

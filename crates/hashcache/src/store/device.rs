@@ -360,9 +360,10 @@ fn grown(
     let Some(asked) = config.size_bytes else {
         return Ok(None);
     };
-    let possible = match device_path.has_its_size() {
-        true => asked.min(opened.device.len()),
-        false => asked,
+    let possible = if device_path.has_its_size() {
+        asked.min(opened.device.len())
+    } else {
+        asked
     };
     let (size_bytes, asked_bytes) = (
         opened.geometry.device_bytes,

@@ -75,9 +75,10 @@ pub(crate) fn start(config: &Config) -> Result<OpenStore, OpenError> {
     shared
         .members
         .join(stripes.iter().map(|it| it.peer()).collect());
-    let process = match config.whole_process {
-        true => Process::IsCache,
-        false => Process::HasCache,
+    let process = if config.whole_process {
+        Process::IsCache
+    } else {
+        Process::HasCache
     };
     let memory_pressure = shared
         .memory_pressure(process)
@@ -204,9 +205,10 @@ fn all<T>(results: impl Iterator<Item = Result<T, OpenError>>) -> Result<Vec<T>,
             Err(error) => errors.push(error),
         }
     }
-    match errors.is_empty() {
-        true => Ok(values),
-        false => Err(errors),
+    if errors.is_empty() {
+        Ok(values)
+    } else {
+        Err(errors)
     }
 }
 
@@ -419,11 +421,12 @@ fn agree(opened: &mut [Opened], placement: Placement) -> Result<u64, OpenError> 
     let is_left = next_version
         .checked_add(VERSIONS_RESERVED)
         .is_some_and(|it| it < COUNT_MAX);
-    match is_left {
-        true => Ok(next_version),
-        false => Err(OpenError::NoVersionsLeft {
+    if is_left {
+        Ok(next_version)
+    } else {
+        Err(OpenError::NoVersionsLeft {
             path: opened.first().map(|it| it.path.clone()).unwrap_or_default(),
-        }),
+        })
     }
 }
 

@@ -53,9 +53,10 @@ fn is_over(stripe: &Stripe) -> bool {
 
 /// An error if a loop over segments or parts may have stopped early.
 fn go_on(stripe: &Stripe) -> Result<(), RecoverError> {
-    match is_over(stripe) {
-        true => Err(RecoverError::Closed),
-        false => Ok(()),
+    if is_over(stripe) {
+        Err(RecoverError::Closed)
+    } else {
+        Ok(())
     }
 }
 
@@ -622,9 +623,10 @@ impl<'a> Replay<'a> {
             }
         }
         if goes_on && opening.batches.is_some_and(|it| ordinal < it) {
-            match openings.is_lost((opening.number, ordinal)) {
-                true => first_line = Some(lines.len()),
-                false => goes_on = false,
+            if openings.is_lost((opening.number, ordinal)) {
+                first_line = Some(lines.len());
+            } else {
+                goes_on = false;
             }
         }
         let end = Cursor {

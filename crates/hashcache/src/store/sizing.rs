@@ -68,9 +68,10 @@ pub(crate) fn memory_needed<'a>(
 ) -> u64 {
     let of = |geometry: &Geometry| {
         let batch = buffer_bytes(config, geometry) as u64;
-        let buffer = match overlaps(config, geometry) {
-            true => 2 * batch + side_buffer_bytes(geometry) as u64,
-            false => batch,
+        let buffer = if overlaps(config, geometry) {
+            2 * batch + side_buffer_bytes(geometry) as u64
+        } else {
+            batch
         };
         let index = geometry.index(IndexPolicy::of(config));
         let parts = if index.stays_on_disk() { 3 } else { 2 };
@@ -79,9 +80,10 @@ pub(crate) fn memory_needed<'a>(
             .saturating_add(buffer + LogWriter::list_bytes_max(geometry))
             .saturating_add(table::set_buffer_bytes(geometry) as u64)
             .saturating_add(parts * PART_BYTES as u64 + geometry.segments * 16)
-            .saturating_add(match config.readmission {
-                true => footer_bytes_max(geometry) as u64,
-                false => 0,
+            .saturating_add(if config.readmission {
+                footer_bytes_max(geometry) as u64
+            } else {
+                0
             })
     };
     let devices = geometries.clone().into_iter().map(of);

@@ -200,9 +200,10 @@ impl Stripe {
         let length = usize::try_from(bytes).ok()?;
         let read = self.medium.read_run_now(first.offset, length)?;
         let counters = &self.medium.counters;
-        let cause = match self.shared.hot.dropped_before_use(wanted.key) {
-            true => &counters.repeated_group_reads,
-            false => &counters.first_group_reads,
+        let cause = if self.shared.hot.dropped_before_use(wanted.key) {
+            &counters.repeated_group_reads
+        } else {
+            &counters.first_group_reads
         };
         cause.add(1);
         let found = match self.find_record(first, &read, wanted.key) {
@@ -285,9 +286,10 @@ impl Stripe {
         // What lies before that place may end in the window that begins there.
         let bytes_needed = (range.end.0 - first.0) * unit + self.window_rest() as u64;
         // Lookups name windows. Of the last one, a read that is cut may have a part only.
-        let joined_to = match is_cut {
-            true => self.window(range.end),
-            false => range.end,
+        let joined_to = if is_cut {
+            self.window(range.end)
+        } else {
+            range.end
         };
         runs.in_flight.push(RunInFlight {
             run: first..joined_to,

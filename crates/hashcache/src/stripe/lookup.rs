@@ -432,9 +432,10 @@ impl Stripe {
                 };
                 request = left;
             }
-            let joins = match self.may_join(&request) && tries < TRIES_MAX {
-                true => JoinRuns::Yes,
-                false => JoinRuns::No,
+            let joins = if self.may_join(&request) && tries < TRIES_MAX {
+                JoinRuns::Yes
+            } else {
+                JoinRuns::No
             };
             match self.find(&request, joins) {
                 Ok(found) => break found,

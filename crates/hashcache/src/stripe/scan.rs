@@ -115,9 +115,10 @@ impl Segments {
     pub(super) fn next(&mut self, stripe: &Stripe) -> Option<SegmentLists> {
         while let Some(segment) = self.next_number() {
             let (open, open_lap) = self.open;
-            let lap = match segment < open || self.begun == self.count {
-                true => Some(open_lap),
-                false => open_lap.checked_sub(1),
+            let lap = if segment < open || self.begun == self.count {
+                Some(open_lap)
+            } else {
+                open_lap.checked_sub(1)
             };
             self.begun += 1;
             let stamp = lap.and_then(|lap| stamp(stripe, segment, lap));

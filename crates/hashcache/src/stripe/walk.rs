@@ -98,13 +98,15 @@ impl LogWalk {
 
     fn place(&self) -> WalkPlace {
         let open = self.segments.open();
-        let (begun, line) = match self.is_segment_over() {
-            true => (self.begun + 1, 0),
-            false => (self.begun, self.line.saturating_add(self.skip)),
+        let (begun, line) = if self.is_segment_over() {
+            (self.begun + 1, 0)
+        } else {
+            (self.begun, self.line.saturating_add(self.skip))
         };
-        match begun > self.segments.begun_max() {
-            true => WalkPlace::Over,
-            false => WalkPlace::Log { open, begun, line },
+        if begun > self.segments.begun_max() {
+            WalkPlace::Over
+        } else {
+            WalkPlace::Log { open, begun, line }
         }
     }
 }

@@ -283,9 +283,10 @@ impl Queue {
     /// are in force, but found no room.
     pub(crate) fn half_of_removals(&self) -> Outcome<bool> {
         let mut state = self.lock();
-        match state.ended {
-            true => Outcome::ready(false),
-            false => state.removals.half(),
+        if state.ended {
+            Outcome::ready(false)
+        } else {
+            state.removals.half()
         }
     }
 
@@ -623,9 +624,10 @@ impl Queue {
                 bytes = sum;
             }
             waiting.bytes -= size;
-            match is_dead {
-                true => dead.push(record.pending),
-                false => batch.push(record.pending),
+            if is_dead {
+                dead.push(record.pending);
+            } else {
+                batch.push(record.pending);
             }
         }
         let oldest = waiting.records.front().map(|record| record.number);

@@ -369,9 +369,10 @@ impl Removals {
                 key,
                 version: name.version,
             };
-            let what = match name.is_absent {
-                true => Removing::Absent(removed),
-                false => Removing::Name(removed),
+            let what = if name.is_absent {
+                Removing::Absent(removed)
+            } else {
+                Removing::Name(removed)
             };
             return Some(Removal {
                 what,

@@ -107,9 +107,10 @@ impl DeviceWriter {
             let removed = Removed { key, version };
             let is_log = stripe.medium.geometry.family == Family::Log;
             let removal = Removal {
-                what: match known || is_log {
-                    true => Removing::Name(removed),
-                    false => Removing::Absent(removed),
+                what: if known || is_log {
+                    Removing::Name(removed)
+                } else {
+                    Removing::Absent(removed)
                 },
                 done: vec![done],
                 reservation,

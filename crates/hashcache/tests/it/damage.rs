@@ -36,12 +36,11 @@ fn killed(devices: usize, form: Form, closed: bool) -> Vec<Vec<u8>> {
     let cache = open(config(&disks, form));
     put_all(&cache, "a", 1, 15_000);
     put_all(&cache, "b", 2, 15_000);
-    let cache = match closed {
-        true => {
-            cache.close();
-            open(config(&disks, form))
-        }
-        false => cache,
+    let cache = if closed {
+        cache.close();
+        open(config(&disks, form))
+    } else {
+        cache
     };
     put_all(&cache, "a", 3, 15_000);
     for n in 0..NAMES {
@@ -261,9 +260,10 @@ impl Device for Wrong {
         if self.refuses {
             return Err(io::Error::from_raw_os_error(5));
         }
-        let at = match place.is_empty() {
-            true => self.random.lock().unwrap().usize(..buffer.len()),
-            false => usize::try_from(place.start - offset).unwrap(),
+        let at = if place.is_empty() {
+            self.random.lock().unwrap().usize(..buffer.len())
+        } else {
+            usize::try_from(place.start - offset).unwrap()
         };
         buffer[at] ^= 1 << (at % 8);
         Ok(())

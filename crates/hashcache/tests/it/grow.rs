@@ -136,9 +136,10 @@ fn rules_survive_growing_and_go_on_to_be_forgotten() {
             let cache = open(sized(device.clone(), form, 12));
             let labelled = |n: u64| n.is_multiple_of(3);
             let put = |cache: &Cache, n: u64| {
-                let labels = match labelled(n) {
-                    true => vec![cache.label(b"doomed")],
-                    false => Vec::new(),
+                let labels = if labelled(n) {
+                    vec![cache.label(b"doomed")]
+                } else {
+                    Vec::new()
                 };
                 let put = Put {
                     labels,

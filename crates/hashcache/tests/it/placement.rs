@@ -174,9 +174,10 @@ fn close_or_kill(
     assert!(cache.flush().wait());
     let killed = devices.map(|it| copy(it.to_bytes()));
     cache.close();
-    match is_killed {
-        true => killed,
-        false => devices.map(Arc::clone),
+    if is_killed {
+        killed
+    } else {
+        devices.map(Arc::clone)
     }
 }
 

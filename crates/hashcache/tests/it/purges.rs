@@ -27,9 +27,10 @@ fn is_labelled(n: u64) -> bool {
 fn put_all(cache: &Cache, round: u64, labelled: fn(u64) -> bool) {
     for n in 0..NAMES {
         let value = Value::new(round * 1_000 + n, 700 + 900 * (n as usize % 5));
-        let labels = match labelled(n) {
-            true => vec![cache.label(b"purged")],
-            false => Vec::new(),
+        let labels = if labelled(n) {
+            vec![cache.label(b"purged")]
+        } else {
+            Vec::new()
         };
         let put = Put {
             labels,

@@ -23,12 +23,13 @@ struct Sectors {
 fn aligned(offset: u64, buffer: &[u8]) -> io::Result<()> {
     let at = buffer.as_ptr().addr();
     let all = [at, buffer.len(), usize::try_from(offset).unwrap()];
-    match all.iter().all(|it| it.is_multiple_of(SECTOR)) {
-        true => Ok(()),
-        false => Err(io::Error::new(
+    if all.iter().all(|it| it.is_multiple_of(SECTOR)) {
+        Ok(())
+    } else {
+        Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             format!("{} bytes at {offset} are not aligned", buffer.len()),
-        )),
+        ))
     }
 }
 

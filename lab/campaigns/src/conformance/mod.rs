@@ -363,9 +363,10 @@ impl Outcome {
             let what = format!("{}: {name}{kind}", mode.word());
             let detail = self.detail(&passed, &failed, has_bar);
             let figures = json!({ "passed": passed.len(), "of": tests.len(), "failed": failed });
-            let verdict = match has_bar {
-                true => held.into(),
-                false => crate::report::Verdict::Told,
+            let verdict = if has_bar {
+                held.into()
+            } else {
+                crate::report::Verdict::Told
             };
             report.figures(what, verdict, detail, figures);
         }

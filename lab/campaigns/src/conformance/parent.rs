@@ -149,9 +149,12 @@ mod tests {
             targeted: false,
             depends_on: vec![],
         };
-        let value = |passed| match passed {
-            true => Value::Bool(true),
-            false => json!(["Assertion", "why"]),
+        let value = |passed| {
+            if passed {
+                Value::Bool(true)
+            } else {
+                json!(["Assertion", "why"])
+            }
         };
         let pairs = results.iter();
         Outcome {

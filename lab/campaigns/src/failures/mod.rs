@@ -134,19 +134,17 @@ fn tell(campaign: &mut Campaign, cell: Cell, figures: anyhow::Result<Figures>, b
 
 impl Args {
     fn bars(&self) -> Bars {
-        match self.short {
-            true => SHORT_BARS,
-            false => BARS,
-        }
+        if self.short { SHORT_BARS } else { BARS }
     }
 
     /// How long the fault of a cell lasts. What hangs goes on when the fault ends, so only a fault
     /// that is longer than the bar shows a request without a deadline.
     fn fault_time(&self, extra_max: Duration) -> Duration {
         let named = Duration::from_secs(self.seconds);
-        match self.short {
-            true => named.max(extra_max + BEYOND_BAR),
-            false => named,
+        if self.short {
+            named.max(extra_max + BEYOND_BAR)
+        } else {
+            named
         }
     }
 }

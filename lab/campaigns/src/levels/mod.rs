@@ -52,9 +52,10 @@ pub struct Args {
 
 impl Args {
     fn requests(&self) -> usize {
-        match self.short {
-            true => (self.requests / 10).max(1),
-            false => self.requests,
+        if self.short {
+            (self.requests / 10).max(1)
+        } else {
+            self.requests
         }
     }
 }

@@ -92,9 +92,10 @@ fn y(per_mille: usize) -> f64 {
 
 fn stroke(curve: &Curve) -> String {
     let colour = COLOURS[curve.levels % COLOURS.len()];
-    let dashes = match curve.is_hit {
-        true => " stroke-dasharray=\"6 4\"",
-        false => "",
+    let dashes = if curve.is_hit {
+        " stroke-dasharray=\"6 4\""
+    } else {
+        ""
     };
     format!("stroke=\"{colour}\" stroke-width=\"2\"{dashes}")
 }

@@ -48,10 +48,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     campaign.report.tell("HAProxy", &installed.version);
     let load = Load {
         clients: args.clients,
-        part: match args.short {
-            true => 2_000,
-            false => 20_000,
-        },
+        part: if args.short { 2_000 } else { 20_000 },
     };
     let one = play(campaign, &installed, &load, Kind::OneBox).await?;
     campaign.report.check(
@@ -166,9 +163,10 @@ async fn play(
             played.errors.extend(sent.errors);
             let is_killed = part == Part::Outage && window == 0 && count > 1;
             for from in sent.cut {
-                match is_killed && from == KILLED {
-                    true => played.cut += 1,
-                    false => played.errors.push(format!("a response of {from} was cut")),
+                if is_killed && from == KILLED {
+                    played.cut += 1;
+                } else {
+                    played.errors.push(format!("a response of {from} was cut"));
                 }
             }
             if part == Part::Return {

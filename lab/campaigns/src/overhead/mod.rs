@@ -71,9 +71,10 @@ pub struct Args {
 
 impl Args {
     fn requests(&self) -> usize {
-        match self.short {
-            true => (self.requests / 10).max(1),
-            false => self.requests,
+        if self.short {
+            (self.requests / 10).max(1)
+        } else {
+            self.requests
         }
     }
 
@@ -314,9 +315,10 @@ impl Results<'_> {
     /// Few requests say nothing about time, and the first fetches of digests are a large part of
     /// their cost.
     fn unless_short(&self, held: bool) -> Verdict {
-        match self.is_short {
-            true => Verdict::Told,
-            false => held.into(),
+        if self.is_short {
+            Verdict::Told
+        } else {
+            held.into()
         }
     }
 }

@@ -82,9 +82,12 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         directory,
         report: &mut campaign.report,
     };
-    let wanted = |part| match args.intercept {
-        true => part == Part::Intercept,
-        false => args.only.is_empty() || args.only.contains(&part),
+    let wanted = |part| {
+        if args.intercept {
+            part == Part::Intercept
+        } else {
+            args.only.is_empty() || args.only.contains(&part)
+        }
     };
     if wanted(Part::Downloads) {
         downloads::run(&mut bench, &content).await?;

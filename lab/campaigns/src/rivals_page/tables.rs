@@ -122,12 +122,11 @@ fn ours<'a>(mut rows: impl Iterator<Item = Row<'a>>) -> Option<Row<'a>> {
 /// A quotient with two decimals, or with three if it is small.
 fn times(value: i64, of: i64) -> String {
     let of = of.max(1);
-    match value.saturating_mul(20) < of {
-        true => thousandths(rounded(value.saturating_mul(1000), of)),
-        false => {
-            let percent = rounded(value.saturating_mul(100), of);
-            format!("{}.{:02}", percent / 100, percent % 100)
-        }
+    if value.saturating_mul(20) < of {
+        thousandths(rounded(value.saturating_mul(1000), of))
+    } else {
+        let percent = rounded(value.saturating_mul(100), of);
+        format!("{}.{:02}", percent / 100, percent % 100)
     }
 }
 

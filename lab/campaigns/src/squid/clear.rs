@@ -32,9 +32,10 @@ pub async fn run(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 
 /// A POST through Squid: our proxy forgets the URL, or not.
 async fn of_squid(bench: &Bench<'_>, is_obeyed: bool) -> anyhow::Result<String> {
-    let (case, more) = match is_obeyed {
-        true => ("clr of squid obeyed", "clear = true\n"),
-        false => ("clr of squid ignored", ""),
+    let (case, more) = if is_obeyed {
+        ("clr of squid obeyed", "clear = true\n")
+    } else {
+        ("clr of squid ignored", "")
     };
     let (mut squid, mut ours) = pair(bench, case, "", more)?;
     let (site, url) = (&bench.site, bench.site.url(case, KNOWN));
@@ -52,10 +53,11 @@ async fn of_squid(bench: &Bench<'_>, is_obeyed: bool) -> anyhow::Result<String> 
 
 /// A PURGE at our proxy: Squid forgets the URL, or not.
 async fn of_ours(bench: &Bench<'_>, is_obeyed: bool) -> anyhow::Result<String> {
-    let (case, squids) = match is_obeyed {
-        true => ("clr of ours obeyed", "htcp_clr_access allow all"),
+    let (case, squids) = if is_obeyed {
+        ("clr of ours obeyed", "htcp_clr_access allow all")
+    } else {
         // Squid's default; it does not answer then.
-        false => ("clr of ours ignored", "htcp_clr_access deny all"),
+        ("clr of ours ignored", "htcp_clr_access deny all")
     };
     let (mut squid, mut ours) = pair(bench, case, squids, "send_clear = true\n")?;
     let (site, url) = (&bench.site, bench.site.url(case, KNOWN));

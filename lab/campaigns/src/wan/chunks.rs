@@ -156,9 +156,10 @@ fn referred(pair: &Pair) -> anyhow::Result<u64> {
 
 /// Plays the section.
 pub async fn run(args: &Args, campaign: &mut Campaign, progress: &Progress) -> anyhow::Result<()> {
-    progress.expect(match args.short {
-        true => 2,
-        false => SAME_PATH.len() as u64 + 1,
+    progress.expect(if args.short {
+        2
+    } else {
+        SAME_PATH.len() as u64 + 1
     });
     if args.short {
         // Long runs: each run of references may cost a read, and how many there are is not seen.

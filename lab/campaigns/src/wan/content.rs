@@ -76,9 +76,10 @@ pub fn percent(part: u64, whole: u64) -> f64 {
 
 /// Plays the section.
 pub async fn run(args: &Args, campaign: &mut Campaign, progress: &Progress) -> anyhow::Result<()> {
-    progress.expect(match args.short {
-        true => 2,
-        false => (SAME_PATH.len() + NEW_URL.len() + 4) as u64,
+    progress.expect(if args.short {
+        2
+    } else {
+        (SAME_PATH.len() + NEW_URL.len() + 4) as u64
     });
     if args.short {
         let releases = made::releases(6, 400_000);
@@ -311,9 +312,10 @@ fn reads_row(
         Err(error) => return campaign.report.outcome(what, Err(error)),
     };
     let bar = DICTIONARY_READS_PER_MB * bytes as f64 / 1e6;
-    let verdict = match group_by == BY_ORIGIN {
-        true => reads.iter().all(|&reads| reads as f64 <= bar).into(),
-        false => Verdict::Told,
+    let verdict = if group_by == BY_ORIGIN {
+        reads.iter().all(|&reads| reads as f64 <= bar).into()
+    } else {
+        Verdict::Told
     };
     let per_mb = |reads: u64| reads as f64 * 1e6 / bytes.max(1) as f64;
     let bar = match verdict {

@@ -32,17 +32,16 @@ use crate::report::show_bytes;
 
 /// Plays the section.
 pub async fn run(args: &Args, campaign: &mut Campaign, progress: &Progress) -> anyhow::Result<()> {
-    let releases = match args.short {
-        true => vec![("made".to_owned(), made::releases(20, 400_000))],
-        false => {
-            let directory = args.packages()?;
-            let sets = SAME_PATH.iter().filter(|set| args.plays_set(set.name));
-            let sets = sets.map(|set| {
-                let name = set.name.replace([' ', '.'], "-");
-                anyhow::Ok((name, set.changed(&directory)?))
-            });
-            sets.collect::<anyhow::Result<_>>()?
-        }
+    let releases = if args.short {
+        vec![("made".to_owned(), made::releases(20, 400_000))]
+    } else {
+        let directory = args.packages()?;
+        let sets = SAME_PATH.iter().filter(|set| args.plays_set(set.name));
+        let sets = sets.map(|set| {
+            let name = set.name.replace([' ', '.'], "-");
+            anyhow::Ok((name, set.changed(&directory)?))
+        });
+        sets.collect::<anyhow::Result<_>>()?
     };
     progress.expect(2 * releases.len() as u64 + 3);
     for part in [Part::Content, Part::Chunks] {
@@ -204,10 +203,7 @@ async fn crowd(args: &Args, campaign: &Campaign, part: Part) -> anyhow::Result<S
         .each_ref()
         .map(|group| Some(group.directory().to_owned()));
     let mut pair = Pair::start(campaign, &settings).await?;
-    let bytes = match args.short {
-        true => 200_000,
-        false => 4_000_000,
-    };
+    let bytes = if args.short { 200_000 } else { 4_000_000 };
     let objects: Vec<_> = (0..TRANSFERS)
         .map(|n| Arc::new(made::text(n, bytes)))
         .collect();

@@ -107,18 +107,20 @@ impl Transfer {
             _ => random.usize(2_000..300_000),
         };
         let (seed, other) = (random.u64(..), random.u64(..));
-        let old = match random.bool() {
-            true => made::text(seed, bytes),
-            false => made::noise(seed, bytes),
+        let old = if random.bool() {
+            made::text(seed, bytes)
+        } else {
+            made::noise(seed, bytes)
         };
         let new = made::edited(other, &old);
         let has_dictionary = random.u8(..3) > 0;
         let head = Head {
             length: random.bool().then_some(new.len() as u64),
             version: other,
-            dictionary: match has_dictionary {
-                true => Dictionary::Offered,
-                false => Dictionary::None,
+            dictionary: if has_dictionary {
+                Dictionary::Offered
+            } else {
+                Dictionary::None
             },
         };
         let offer = Offer {
@@ -269,12 +271,13 @@ async fn link(args: &Args, campaign: &mut Campaign, progress: &Progress) -> anyh
             (accepted, connected_at) = (pair.relay.accepted(), passed);
         }
         let byte = passed - connected_at + HANDSHAKE_BYTES + random.u64(..reach);
-        let fault = match random.bool() {
-            true => Fault::CutAfter(byte),
-            false => Fault::FlipBit {
+        let fault = if random.bool() {
+            Fault::CutAfter(byte)
+        } else {
+            Fault::FlipBit {
                 byte,
                 bit: random.u8(..8),
-            },
+            }
         };
         pair.relay.change(|link| link.to_client.fault = Some(fault));
         let (address, url) = (pair.address()?, site.url("/object"));

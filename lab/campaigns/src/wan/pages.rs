@@ -62,10 +62,7 @@ const CASES: [Case; 2] = [
 
 /// Plays the section.
 pub async fn run(args: &Args, campaign: &mut Campaign, progress: &Progress) -> anyhow::Result<()> {
-    let rounds = match args.short {
-        true => 1,
-        false => ROUNDS,
-    };
+    let rounds = if args.short { 1 } else { ROUNDS };
     progress.expect(CASES.len() as u64 * rounds);
     for (case, number) in CASES.iter().zip(0..) {
         let mut times = vec![];
@@ -107,15 +104,14 @@ impl Case {
             page.load((from, parent), &site).await?;
         }
         let from = IpAddr::from([127, 0, 0, 1]);
-        let page = match self.is_known {
-            true => {
-                page.load((from, pair.address()?), &site).await?;
-                let next = page.next();
-                next.serve(&site, None);
-                tokio::time::sleep(OLD_LIFETIME + Duration::from_secs(1)).await;
-                next
-            }
-            false => page,
+        let page = if self.is_known {
+            page.load((from, pair.address()?), &site).await?;
+            let next = page.next();
+            next.serve(&site, None);
+            tokio::time::sleep(OLD_LIFETIME + Duration::from_secs(1)).await;
+            next
+        } else {
+            page
         };
         // A warm link has carried something.
         let other = Arc::new(made::text(number + 500, 100_000));

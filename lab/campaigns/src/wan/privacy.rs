@@ -141,9 +141,10 @@ impl Bench {
         let url = serve(&format!("/{number}/app.2.js"), &versions[2]);
         let moved = self.uses(&url, case.field, &versions[2]).await?;
         ensure!(moved == case.is_used, "at another URL: {moved}");
-        Ok(match case.is_used {
-            true => "used at the same URL and at another one, as it should be",
-            false => "not used at the same URL, nor at another one",
+        Ok(if case.is_used {
+            "used at the same URL and at another one, as it should be"
+        } else {
+            "not used at the same URL, nor at another one"
         }
         .to_owned())
     }
@@ -173,25 +174,19 @@ impl Bench {
 
     /// The same content at another port, or at another scheme.
     async fn other_origin(&self, is_tls: bool) -> anyhow::Result<String> {
-        let versions = versions(match is_tls {
-            true => 201,
-            false => 200,
-        });
+        let versions = versions(if is_tls { 201 } else { 200 });
         let path = format!("/{is_tls}.js");
         let first = Served::fresh(&Arc::new(versions[0].clone()));
         self.site.set(&path, first);
         let used = self.uses(&self.site.url(&path), None, &versions[0]).await?;
         ensure!(!used, "a dictionary for the first version");
         let second = Arc::new(versions[1].clone());
-        let url = match is_tls {
-            true => {
-                self.tls.set(Arc::clone(&second));
-                self.tls.url(&path)
-            }
-            false => {
-                self.other.set(&path, Served::fresh(&second));
-                self.other.url(&path)
-            }
+        let url = if is_tls {
+            self.tls.set(Arc::clone(&second));
+            self.tls.url(&path)
+        } else {
+            self.other.set(&path, Served::fresh(&second));
+            self.other.url(&path)
         };
         let used = self.uses(&url, None, &second).await;
         ensure!(!used.context(url)?, "it was used");

@@ -121,9 +121,10 @@ impl Simulation {
                             .is_worth_reading(OBJECT_BYTES, Some(OBJECT_BYTES), now)
                     }
                 };
-                client.step = match is_used {
-                    true => Step::Read(READS),
-                    false => Step::Send(DELTA_BYTES + expected_saving(OBJECT_BYTES)),
+                client.step = if is_used {
+                    Step::Read(READS)
+                } else {
+                    Step::Send(DELTA_BYTES + expected_saving(OBJECT_BYTES))
                 };
                 false
             }

@@ -49,9 +49,10 @@ pub fn parse<'a>(line: &[u8], scratch: &'a mut Vec<u8>) -> Result<Request<'a>, R
     };
     // A program may write the whole URL.
     let is_path = entry.target.starts_with('/') && !entry.authority.is_empty();
-    let name_end = match is_path {
-        true => end_of(&[&entry.scheme, "://", &entry.authority, &entry.target]),
-        false => end_of(&[&entry.target]),
+    let name_end = if is_path {
+        end_of(&[&entry.scheme, "://", &entry.authority, &entry.target])
+    } else {
+        end_of(&[&entry.target])
     };
     if name_end == 0 {
         return Err(Reason::Name);

@@ -218,9 +218,10 @@ fn each<C: FromIterator<T>, T>(
             Err(fault) => faults.push(fault),
         }
     }
-    match faults.is_empty() {
-        true => Ok(values.into_iter().collect()),
-        false => Err(Faults(faults)),
+    if faults.is_empty() {
+        Ok(values.into_iter().collect())
+    } else {
+        Err(Faults(faults))
     }
 }
 

@@ -349,10 +349,11 @@ fn name(word: &str) -> Result<String, Fault> {
 /// A realm that needs no escapes in a `quoted-string` (RFC 9110, 5.6.4).
 fn realm(word: &str) -> Result<String, Fault> {
     let is_bad = |c: char| !c.is_ascii() || c.is_ascii_control() || "\"\\".contains(c);
-    match word.is_empty() || word.chars().any(is_bad) {
-        false => Ok(word.to_owned()),
-        true => Err(Fault::new(format!("`{word}` is not a realm"))
-            .hint("use ASCII without quotes and backslashes")),
+    if word.is_empty() || word.chars().any(is_bad) {
+        Err(Fault::new(format!("`{word}` is not a realm"))
+            .hint("use ASCII without quotes and backslashes"))
+    } else {
+        Ok(word.to_owned())
     }
 }
 

@@ -34,9 +34,10 @@ impl Names {
     }
 
     fn in_form(&self, is_absolute: bool, path: &str) -> String {
-        match is_absolute {
-            true => format!("{}://{}{path}", self.scheme, self.authority),
-            false => path.to_owned(),
+        if is_absolute {
+            format!("{}://{}{path}", self.scheme, self.authority)
+        } else {
+            path.to_owned()
         }
     }
 }

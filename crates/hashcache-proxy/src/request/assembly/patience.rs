@@ -43,10 +43,11 @@ impl Patience {
             let begun = Instant::now();
             let piece = poll_fn(|context| follower.poll_next(context));
             let Ok(piece) = timeout(self.left, piece).await else {
-                match follower.waits_for_writer() {
-                    true => return Err(Late),
+                if follower.waits_for_writer() {
+                    return Err(Late);
+                } else {
                     // The bytes are there: the disk is slow, or the client's memory is used up.
-                    false => self.renew(),
+                    self.renew();
                 }
                 continue;
             };

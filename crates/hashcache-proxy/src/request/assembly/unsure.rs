@@ -51,9 +51,10 @@ async fn edge(hit: &Hit, from: u64, mut missing: u64) -> u64 {
             let middle = stored + (missing - stored) / 2;
             middle..middle
         });
-        match is_stored(hit, span.start.max(from)).await {
-            true => stored = span.end,
-            false => missing = span.start.max(from),
+        if is_stored(hit, span.start.max(from)).await {
+            stored = span.end;
+        } else {
+            missing = span.start.max(from);
         }
     }
     missing

@@ -63,9 +63,12 @@ pub(super) async fn play(play: &Play, expiry: Expiry) -> Verdict {
     let page = content::body_for(1, "page", 0, 1000);
     let first = Script::response(200, &[STALE, ("ETag", "\"1\"")], page.bytes());
     let (was_asked, later) = (AtomicBool::new(false), expiry.answer(&page));
-    let answer = move |_: &RawRequest| match was_asked.swap(true, Relaxed) {
-        true => super::after(ANSWER_TIME, later.clone()),
-        false => first.clone(),
+    let answer = move |_: &RawRequest| {
+        if was_asked.swap(true, Relaxed) {
+            super::after(ANSWER_TIME, later.clone())
+        } else {
+            first.clone()
+        }
     };
     let origin = match Origin::start(answer).await {
         Ok(origin) => origin,
@@ -86,12 +89,13 @@ pub(super) async fn play(play: &Play, expiry: Expiry) -> Verdict {
     };
     let requests = origin.request_count() - 1;
     verdict.seen = format!("{requests} requests at the origin; {}", all.describe());
-    match expiry.has_page() {
-        true => all.expect_all_whole(&mut verdict),
+    if expiry.has_page() {
+        all.expect_all_whole(&mut verdict);
+    } else {
         // The client of the one request gets the origin's own error, the others a page about it.
-        false => verdict.expect(all.outcomes.iter().all(|one| one.status >= 500), || {
+        verdict.expect(all.outcomes.iter().all(|one| one.status >= 500), || {
             format!("not all got the error: {:?}", all.outcomes)
-        }),
+        });
     }
     verdict.expect(requests <= most, || {
         format!("the origin was asked {requests} times")

@@ -255,9 +255,10 @@ fn judge(play: &Play, quiet: &Fared, under: &Fared, peak: u64, verdict: &mut Ver
         under.asked,
         mib(peak)
     );
-    verdict.seen = match verdict.seen.is_empty() {
-        true => seen,
-        false => format!("{}; {seen}", verdict.seen),
+    verdict.seen = if verdict.seen.is_empty() {
+        seen
+    } else {
+        format!("{}; {seen}", verdict.seen)
     };
     verdict.figure("peak_bytes", precise(peak));
     verdict.figure("served", f64::from(under.served));

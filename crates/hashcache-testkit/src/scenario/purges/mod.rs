@@ -260,9 +260,10 @@ async fn try_unsafe_method(part: &mut Part<'_>) -> io::Result<()> {
     });
     for n in 0..part.objects {
         let found = part.edition_of(&mut client, n).await?;
-        let expected = match site.is_named(Kind::Group, n) {
-            true => site.edition(),
-            false => before,
+        let expected = if site.is_named(Kind::Group, n) {
+            site.edition()
+        } else {
+            before
         };
         part.verdict.expect(found == Some(expected), || {
             format!("object {n} is of edition {found:?}, not {expected}")

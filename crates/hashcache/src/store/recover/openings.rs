@@ -97,9 +97,10 @@ impl Openings {
         let (head, _) = *found.last()?;
         // Segments that a run opened and lost in a power cut do not fit between these.
         let fits = |cursor: &Cursor| {
-            let lap = match cursor.segment <= head.segment {
-                true => Some(head.lap),
-                false => head.lap.checked_sub(1),
+            let lap = if cursor.segment <= head.segment {
+                Some(head.lap)
+            } else {
+                head.lap.checked_sub(1)
             };
             Some(cursor.lap) == lap
         };
@@ -137,12 +138,13 @@ impl Openings {
             return;
         };
         let is_next = link.previous == 0 || link.previous == last.cursor.stamp;
-        let missing = match is_next {
-            true => 0,
+        let missing = if is_next {
+            0
+        } else {
             // As many as there is room for in between.
-            false => ((cursor.segment + segments - last.cursor.segment) % segments)
+            ((cursor.segment + segments - last.cursor.segment) % segments)
                 .saturating_sub(1)
-                .max(1),
+                .max(1)
         };
         // A count of older builds is 0, as their links are.
         if link.previous > 0 && is_next {

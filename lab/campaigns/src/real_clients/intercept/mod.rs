@@ -38,12 +38,11 @@ pub(super) async fn run(bench: &mut Bench<'_>, binary: &Path) -> anyhow::Result<
     let page = browser::page().await?;
     let repositories = directory.join("git");
     fs::create_dir_all(&repositories)?;
-    let git = match is_installed("git") {
-        true => {
-            let commit = make_repository(&repositories).await?;
-            Some((GitServer::start(&repositories).await?, commit))
-        }
-        false => None,
+    let git = if is_installed("git") {
+        let commit = make_repository(&repositories).await?;
+        Some((GitServer::start(&repositories).await?, commit))
+    } else {
+        None
     };
     let registries = Registries::start(&directory.join("registries"), Some(&front)).await?;
     let origin_url = front.put(origin.address()).await?;
