@@ -404,10 +404,10 @@ pub const FAULTS: &[Fault] = &[
         name: "slab-given-back-under-a-lock",
         file: engine!("memory/wakes.rs"),
         edits: &[(
-            "    match is_for_later() {
-        true => leave(|left| left.work",
-            "    match false {
-        true => leave(|left| left.work",
+            "    if is_for_later() {
+        leave(|left| left.work",
+            "    if false {
+        leave(|left| left.work",
         )],
         suite: Suite::Lib,
         test: "a_slab_is_given_back_when_the_thread_holds_no_lock_and_not_before",

@@ -15,6 +15,7 @@ mod manifest;
 mod places;
 pub mod printed;
 mod source;
+mod voice;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +31,7 @@ pub struct Args {}
 /// A rule: returns all findings in a tree.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 12] = [
+const RULES: [Rule; 13] = [
     source::heads,
     source::columns,
     source::notes_to_self,
@@ -43,6 +44,7 @@ const RULES: [Rule; 12] = [
     laboratory::laboratory,
     links::links,
     printed::printed,
+    voice::voice,
 ];
 
 /// Directories that hold no source of ours. In a linked worktree `.git` is a file.

@@ -85,6 +85,12 @@ pub fn unsafe_places(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Whether a file, by its path below `src`, has nothing but tests.
+pub fn is_of_tests(file: &str) -> bool {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    name == "tests.rs" || name.ends_with("_tests.rs") || file.split('/').any(|it| it == "tests")
+}
+
 fn each_line(tree: &Tree, ending: &str, check: impl Fn(&str) -> Option<String>) -> Vec<Finding> {
     let mut findings = vec![];
     for (path, text) in tree.ending(ending) {

@@ -16,6 +16,7 @@ use super::condition::Condition;
 use super::delay::{self, DelayLines};
 use super::draft::{Comments, Draft, Fate, NO_REQUEST, Table, strings};
 use super::lines::Line;
+use super::port_values::port_values;
 use super::rules::{self, Action, Compiled, PRIVATE, Rule, Unsure};
 use super::{destinations, ports, purge, week};
 
@@ -237,7 +238,7 @@ impl Writer<'_> {
             fields.push(("lists", strings(&lists)));
         }
         if let Some(ports) = &condition.ports {
-            fields.push(("ports", ports::words(ports)));
+            fields.push(("ports", port_values(ports)));
         }
         if let Some(methods) = &condition.methods {
             let methods: Vec<&String> = methods.iter().collect();

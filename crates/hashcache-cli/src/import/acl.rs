@@ -10,16 +10,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::acl_values::{self as values, Parts};
+use super::acl_values::{self as values, Parts, Users};
 use super::address::Addresses;
 use super::bounds::{Bounds, is_everything};
 use super::condition::{Condition, Destinations};
 use super::lines::{Line, Word};
 use super::source;
 use super::work::Work;
-
-/// Users who can log in, or why there are none.
-pub type Users = Result<Rc<BTreeSet<String>>, String>;
 
 /// An `acl`.
 #[derive(Debug)]

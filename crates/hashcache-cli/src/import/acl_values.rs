@@ -8,13 +8,15 @@ use std::rc::Rc;
 
 use hashcache_proxy::Destination;
 
-use super::acl::Users;
 use super::address::{self, Addresses};
 use super::bounds::Bounds;
 use super::condition::{Condition, Destinations};
 use super::lines::Line;
 use super::ranges::Ranges;
 use super::week;
+
+/// Users with a password, or the reason why there are none.
+pub type Users = Result<Rc<BTreeSet<String>>, String>;
 
 /// The values of an `acl` that were read, and what is wrong with the others.
 #[derive(Debug)]

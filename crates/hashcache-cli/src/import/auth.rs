@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use hashcache_proxy::users_of;
 
-use super::acl::Users;
+use super::acl_values::Users;
 use super::draft::{Comments, Draft};
 use super::lines::Line;
 

@@ -23,6 +23,7 @@ mod hosts;
 mod lines;
 mod listeners;
 mod peers;
+mod port_values;
 mod ports;
 mod purge;
 mod ranges;

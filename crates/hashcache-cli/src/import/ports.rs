@@ -9,8 +9,9 @@ use toml::Value;
 
 use super::acl::{Acls, MANAGER};
 use super::condition::{Condition, all_ports};
-use super::draft::{Comments, Draft, strings};
+use super::draft::{Comments, Draft};
 use super::lines::Line;
+use super::port_values::port_values;
 use super::purge;
 use super::ranges::Ranges;
 use super::rules;
@@ -69,7 +70,7 @@ impl Allowed {
     }
 
     fn words(&self) -> Value {
-        words(&self.ports())
+        port_values(&self.ports())
     }
 
     fn comments(&self) -> Comments {
@@ -118,19 +119,6 @@ fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
         true if *condition == but_ports(Condition::of_connect()) => Some(Own::ConnectPort(ports)),
         _ => None,
     }
-}
-
-/// Ports as text: one number, or a range.
-pub fn words(ports: &Ranges) -> Value {
-    let words = ports.intersection(&all_ports());
-    let words = words.iter().map(|(first, last)| {
-        if first == last {
-            first.to_string()
-        } else {
-            format!("{first}-{last}")
-        }
-    });
-    strings(&words.collect::<Vec<_>>())
 }
 
 /// Lines that may become settings: the first ones do.

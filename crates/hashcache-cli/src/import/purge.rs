@@ -10,6 +10,7 @@ use super::address::Addresses;
 use super::condition::{Condition, all_ports};
 use super::draft::{Comments, Draft, strings};
 use super::lines::Line;
+use super::port_values::port_values;
 use super::rules::{Action, Rule};
 
 /// Writes the setting, and removes the rules that are about PURGE only from `rules`.
@@ -42,7 +43,7 @@ pub fn import(draft: &mut Draft, acl_lines: &[&Line], rules: &mut Vec<Rule<'_>>,
     match clients.networks().filter(|it| !it.is_empty()) {
         Some(networks) => {
             let why = "Clients that may send PURGE, for URLs at ports of allow_port.";
-            if draft.get("allow_port") != Some(&super::ports::words(&all_ports())) {
+            if draft.get("allow_port") != Some(&port_values(&all_ports())) {
                 draft.note(
                     "PURGE is taken for URLs at ports of allow_port only, whatever line of Squid \
                      stands first",

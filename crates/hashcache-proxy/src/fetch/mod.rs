@@ -274,8 +274,8 @@ impl FetchTask {
         // next response can be shared. Nor does a 412, which is about the precondition of this
         // client.
         let says_nothing = spec.cause == Cause::Hint || status == StatusCode::PRECONDITION_FAILED;
-        // A leader without an outcome lets a follower fetch when it is dropped, which must not happen
-        // before the reply.
+        // Dropping a leader without an outcome lets a follower fetch, so keep it until the reply is
+        // sent.
         let mut silent_leader = None;
         match leader {
             Some(leader) if is_failing(status) => {

@@ -12,8 +12,8 @@
 //!                      └──────────TERM again─────────────────┘
 //! ```
 //!
-//! Invariant: sockets of a supervisor stay open between two processes; meanwhile connections wait in
-//! their queues.
+//! Invariant: sockets of a supervisor stay open between two processes, so connections wait in their
+//! queues meanwhile.
 
 mod authority_expiry;
 mod bind;

@@ -6,7 +6,6 @@
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 
-use super::load::HOST;
 use crate::campaign::Campaign;
 use crate::proxy_process::{ProxyCommand, ProxyProcess};
 
@@ -105,3 +104,6 @@ pub fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
     let addresses = listeners.iter().map(|listener| Ok(listener.local_addr()?));
     addresses.collect()
 }
+
+/// The name of the site.
+pub const HOST: &str = "www.site.test";

@@ -13,6 +13,7 @@ use hashcache_testkit::{BodyEnd, Client, Response, Script, content};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::boxes::HOST;
 use super::haproxy::BOX_FIELD;
 
 /// A part of the sequence.
@@ -225,8 +226,6 @@ pub fn answer(target: &str) -> Script {
     Script::response(200, &fields, body(target))
 }
 
-/// The name of the site.
-pub const HOST: &str = "www.site.test";
 const SEED: u64 = 1;
 const WINDOWS: usize = 10;
 /// Of the popularity of pages; 0.6 to 0.9 are measured for web caches.

@@ -20,9 +20,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::boxes::{Pair, Settings, Side, Used};
-use super::content::percent;
 use super::made;
 use super::packages::{File, Releases, SAME_PATH};
+use super::percent::percent;
 use super::{Args, Progress};
 use crate::campaign::Campaign;
 use crate::report::show_bytes;

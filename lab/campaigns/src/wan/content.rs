@@ -18,6 +18,7 @@ use super::boxes::{Pair, Settings, Side, Used};
 use super::chunks::device_reads;
 use super::made;
 use super::packages::{self, COMPRESSED, File, NEW_URL, Releases, SAME_PATH, WHEELS};
+use super::percent::percent;
 use super::site::{Served, Site};
 use super::warc;
 use super::{Args, Progress};
@@ -67,11 +68,6 @@ impl Measured {
             percent(self.first.down, self.first_plain),
         )
     }
-}
-
-/// A part in percent.
-pub fn percent(part: u64, whole: u64) -> f64 {
-    part as f64 * 100.0 / whole.max(1) as f64
 }
 
 /// Plays the section.

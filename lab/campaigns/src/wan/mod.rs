@@ -19,6 +19,7 @@ mod made;
 mod packages;
 mod pages;
 mod parents;
+mod percent;
 mod privacy;
 mod shedding;
 mod site;

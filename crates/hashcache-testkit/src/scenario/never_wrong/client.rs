@@ -7,18 +7,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::objects::Objects;
+use super::objects::{Objects, Way};
 use crate::content::{parse_etag, verify};
 use crate::{BodyEnd, Client};
-
-/// How an object is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    Plain,
-    /// A part from the middle.
-    Range,
-    OnlyIfCached,
-}
 
 /// What became of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::client::{Asked, Requester, Way};
+use super::client::{Asked, Requester};
 use super::disk::DiskWatch;
 use super::objects::Objects;
+use super::objects::Way;
 use super::tally::{READY_WITHIN, percent};
 use super::{Options, Victim};
 use crate::scenario::Verdict;

@@ -27,9 +27,10 @@ use tokio::time::{Instant, sleep};
 use super::Verdict;
 use crate::{ContentOptions, ContentOrigin};
 
-use client::{Asked, Requester, Way};
+use client::{Asked, Requester};
 use disk::DiskWatch;
 pub use fill::{Fill, SPEED, fill};
+use objects::Way;
 use objects::{Objects, Random};
 pub use tally::READINESS;
 use tally::Tally;

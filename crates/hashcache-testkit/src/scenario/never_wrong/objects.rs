@@ -5,10 +5,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use super::client::Way;
 use super::{AGAIN_MAX, Options};
 use crate::ContentOrigin;
 use crate::content::{self, Content};
+
+/// Kind of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Plain,
+    /// A part from the middle.
+    Range,
+    OnlyIfCached,
+}
 
 /// All objects; an object is a number.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::client::{Asked, Way};
+use super::client::Asked;
+use super::objects::Way;
 use super::objects::{Committed, Objects};
 use super::{Came, Options};
 use crate::Counts;
