@@ -1,4 +1,4 @@
-//! Destinations of rules: a host, a domain with all hosts below it, or a network.
+//! Destinations in rules: a host, a domain with all hosts below it, or a network.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +10,12 @@ use super::name::{PlainHost, read_host};
 /// A destination that a rule names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A host by its name.
+    /// A host, by name.
     Host(Box<str>),
     /// A domain and every host below it, written `.example.org`.
     Below(Box<str>),
-    /// Hosts that are named by an address in this network. What names resolve to does not matter.
+    /// Hosts that are named by an address in this network. The addresses to which names resolve do
+    /// not matter.
     Network(Prefix),
 }
 

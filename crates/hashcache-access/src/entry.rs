@@ -1,8 +1,8 @@
 //! The conditions of all rules and exceptions, in one numbered list.
 //!
-//! Both have the same conditions, so one set of bits ([`RuleSet`](super::rule_set::RuleSet)) says
-//! which of them a request meets. The rules come first, with their own numbers; then the exceptions
-//! of the first rule, of the second, and so on.
+//! Rules and exceptions have the same kind of conditions, so a single set of bits
+//! ([`RuleSet`](super::rule_set::RuleSet)) holds the result for both. The rules are first, with
+//! their own numbers; then follow the exceptions to the first rule, to the second, and so on.
 
 use super::settings::{AccessAction, AccessConditions, AccessRule};
 
@@ -13,18 +13,18 @@ pub(super) struct Entry<'a> {
     pub(super) in_doubt: InDoubt,
 }
 
-/// Whether an entry matches where that is not certain: the user cannot be known, or an address only
-/// seems to embed another one. So a rule that denies holds in doubt, and any other does not. Limits
-/// hold too where an exception is about users who cannot be known (`Decision::limited_by`).
+/// The result for an entry in case of doubt: the user cannot be known, or an address only seems to
+/// embed another address. In doubt, a rule that denies applies, and any other rule does not. Limits
+/// also apply if an exception is about users and the user cannot be known (`Decision::limited_by`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InDoubt {
-    /// A rule that denies, or an exception of any other rule.
+    /// A rule that denies, or an exception to any other rule.
     Matches,
-    /// Any other rule, or an exception of a rule that denies.
+    /// Any other rule, or an exception to a rule that denies.
     DoesNotMatch,
 }
 
-/// The entries of all rules, then those of all exceptions.
+/// The entries for all rules, then the entries for all exceptions.
 pub(super) fn entries(rules: &[AccessRule]) -> Vec<Entry<'_>> {
     let of_rules = rules.iter().map(|rule| Entry {
         conditions: &rule.conditions,

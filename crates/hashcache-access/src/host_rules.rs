@@ -1,8 +1,8 @@
-//! The rules for the host of a request: by its name, by the domains above it, or by its address.
+//! The rules for a request's host: by name, by the domains above it, or by address.
 //!
-//! Rules for names are found by the keyed hashes with which lists are asked too (`name_set`), so a
-//! name is hashed once a request. Two names of one hash would be one name: with a thousand names in
-//! rules, a host that is in none is found with a probability of 1 in 2^51.
+//! Rules for names are found by the same keyed hashes as lists (`name_set`), so a name is hashed
+//! once per request. Two names with the same hash would count as the same name: with a thousand
+//! names in rules, a host without a rule matches by mistake with a probability of 1 in 2^51.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -19,15 +19,15 @@ use super::name::PlainHost;
 use super::name_set::{HostHashes, hash_of_name};
 use super::rule_set::RuleSet;
 
-/// Rules by their destinations.
+/// Rules by destination.
 #[derive(Debug, Default)]
 pub(super) struct HostRules {
     /// Rules for any destination.
     anywhere: RuleSet,
-    /// Rules for a host or for a domain, by the hash of its name.
+    /// Rules for a host or for a domain, by the hash of the name.
     names: HashMap<u64, NameRules, BuildHasherDefault<IsHash>>,
     networks: Vec<NetworkRule>,
-    /// Translators of this network, which put IPv4 addresses into IPv6 addresses.
+    /// Translators in this network, which put IPv4 addresses into IPv6 addresses.
     nat64: Box<[Nat64]>,
 }
 
@@ -46,20 +46,20 @@ struct NetworkRule {
     takes: Embedded,
 }
 
-/// The IPv4 addresses as which a rule takes an IPv6 address, besides itself.
+/// The embedded IPv4 addresses that a rule compares, in addition to the IPv6 address itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Embedded {
-    /// Where a connection to it ends: behind a translator (NAT64). An IPv4-mapped address is the
-    /// IPv4 address itself.
+    /// Only an address that a connection really reaches: behind a translator (NAT64). An
+    /// IPv4-mapped address is the IPv4 address itself.
     Certain,
-    /// Every one that it may embed.
+    /// Every address that may be embedded.
     Possible,
 }
 
 impl Embedded {
-    /// The addresses that an entry takes. A rule that serves, or an exception of one that denies,
-    /// is for what the operator knows: anyone may have a server whose address seems to embed an
-    /// address of the operator's (ISATAP, 6to4).
+    /// The embedded addresses that an entry compares. A rule that serves, or an exception to a rule
+    /// that denies, is for hosts that the operator knows: anyone may have a server with an address
+    /// that seems to embed an address of the operator (ISATAP, 6to4).
     pub(super) fn of(in_doubt: InDoubt) -> Self {
         match in_doubt {
             InDoubt::Matches => Self::Possible,
@@ -68,11 +68,11 @@ impl Embedded {
     }
 }
 
-/// The hashes of the host of a request.
+/// The hashes of a request's host.
 pub(super) struct RequestHashes {
-    /// For rules that take [`Embedded::Possible`].
+    /// For rules with [`Embedded::Possible`].
     pub(super) all: HostHashes,
-    /// For rules that take [`Embedded::Certain`], if those are fewer.
+    /// For rules with [`Embedded::Certain`], if these hashes are fewer.
     pub(super) certain: Option<HostHashes>,
 }
 
@@ -103,8 +103,9 @@ impl HostRules {
         self.names.entry(hash_of_name(name)).or_default()
     }
 
-    /// The hashes of a host, for [`HostRules::at`] and for lists. An IPv6 address that embeds an
-    /// IPv4 address has that one's too: the connection may end there.
+    /// The hashes of a host, for [`HostRules::at`] and for lists. For an IPv6 address that embeds
+    /// an IPv4 address, the hash of the IPv4 address is included, because the connection may reach
+    /// that address.
     pub(super) fn hashes(&self, host: &Host) -> RequestHashes {
         match PlainHost::of(host) {
             PlainHost::Name(name) => RequestHashes {
@@ -122,7 +123,7 @@ impl HostRules {
         }
     }
 
-    /// The rules whose destinations include `host`, which has these hashes.
+    /// The rules with destinations that include `host`, which has these hashes.
     pub(super) fn at(&self, host: &Host, hashes: &RequestHashes) -> RuleSet {
         let mut rules = self.anywhere.clone();
         match PlainHost::of(host) {
@@ -154,7 +155,7 @@ impl HostRules {
         rules
     }
 
-    /// An address, and the one that it embeds; twice the same if it embeds none.
+    /// An address and the embedded address; the same address twice if nothing is embedded.
     fn forms(&self, address: IpAddr, takes: Embedded) -> [IpAddr; 2] {
         let inner = match takes {
             Embedded::Certain => translated(address, &self.nat64).unwrap_or(address),
@@ -164,13 +165,13 @@ impl HostRules {
     }
 }
 
-/// The hash of a key that is a hash already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 struct IsHash(u64);
 
 impl Hasher for IsHash {
     fn write(&mut self, bytes: &[u8]) {
-        // Keys are `u64`, which come by `write_u64`.
+        // Keys are `u64`, which are hashed by `write_u64`.
         for &byte in bytes {
             self.0 = self.0.rotate_left(8) ^ u64::from(byte);
         }

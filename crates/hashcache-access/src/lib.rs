@@ -1,10 +1,10 @@
-//! Access control of the proxy: access rules, lists of hosts, users, quotas.
+//! The proxy's access control: access rules, lists of hosts, users, quotas.
 //!
-//! The proxy asks for a decision about each request; `hashcache-cli` reads the rules from the
+//! The proxy requests a decision for each request; `hashcache-cli` reads the rules from the
 //! settings file.
 //!
 //! Invariant: the rules do no I/O and have no clock. The address, the time and the request are
-//! arguments, so tests and commands get the answers that clients get.
+//! arguments, so tests and commands get the same answers as clients.
 
 // The rules.
 mod destination;

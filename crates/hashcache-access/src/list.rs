@@ -1,7 +1,8 @@
-//! The lines of lists of hosts: hosts files, one domain a line, Squid's `dstdomain`.
+//! Parser for lists of hosts: hosts files, files with a domain on each line, Squid's `dstdomain`.
 //!
-//! Read by `lists` when a file has changed. Invariant: memory does not depend on the file. A line
-//! that is too long or has no host is counted and left out; it never ends the list.
+//! `lists` calls it when a file has changed. Invariant: memory does not depend on the file. Too
+//! long lines and invalid entries are skipped, and such lines are counted; they never stop the
+//! parser.
 
 use std::io::{self, BufRead};
 use std::net::IpAddr;
@@ -11,22 +12,23 @@ use hashcache_http::Host;
 use super::name::{PlainHost, read_host};
 use super::name_set::Reach;
 
-/// How the lines of a list are written.
+/// The format of a list's lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListFormat {
-    /// Each line by itself: with an address in front as in a hosts file, else as `domains`.
+    /// Each line is parsed separately: as in a hosts file if it starts with an address and a name
+    /// follows, otherwise as `domains`.
     #[default]
     Auto,
-    /// An address and the names of one host. The names stand for themselves.
+    /// An address and the names of a host. A name matches only itself.
     Hosts,
-    /// A domain, which stands for all hosts below it too.
+    /// A domain, which also matches all hosts below it.
     Domains,
-    /// As Squid reads it: `.example.org` with all hosts below, `example.org` for itself.
+    /// As in Squid: `.example.org` with all hosts below, `example.org` only itself.
     Dstdomain,
 }
 
 impl ListFormat {
-    /// The words for formats.
+    /// All formats and their names in settings.
     pub const ALL: [(&'static str, Self); 4] = [
         ("auto", Self::Auto),
         ("hosts", Self::Hosts),
@@ -35,12 +37,12 @@ impl ListFormat {
     ];
 }
 
-/// The lines of a file that are no entries.
+/// Lines in a file that are no entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BadLines {
-    /// How many.
+    /// Number of bad lines.
     pub count: u64,
-    /// The numbers of the first ones, from 1.
+    /// The numbers of the first bad lines, from 1.
     pub first: Vec<u64>,
 }
 
@@ -53,10 +55,10 @@ impl BadLines {
     }
 }
 
-/// Reads a list; `each` gets every host, and says whether to go on.
+/// Reads a list; `each` gets every host, and returns false to stop.
 ///
 /// # Errors
-/// Those of `file`.
+/// Read errors of `file`.
 pub fn read_list(
     mut file: impl BufRead,
     format: ListFormat,
@@ -77,13 +79,13 @@ pub fn read_list(
     Ok(bad)
 }
 
-/// Whether a line was short enough to be kept.
+/// The length of a line: only lines of usual length are kept.
 enum Length {
     Usual,
     Long,
 }
 
-/// Reads the next line into `line`, without its end; `None` at the end of the file.
+/// Reads the next line into `line`, without the line break; `None` at the end of the file.
 fn next_line(file: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<Length>> {
     line.clear();
     let (mut is_any, mut length) = (false, Length::Usual);
@@ -112,7 +114,7 @@ fn next_line(file: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<L
     }
 }
 
-/// What became of a line.
+/// The result of parsing a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     All,
@@ -133,7 +135,7 @@ fn read_line(line: &[u8], format: ListFormat, each: &mut impl FnMut(&Host, Reach
     let is_address = first.parse::<IpAddr>().is_ok();
     let is_hosts = match format {
         ListFormat::Hosts => true,
-        // An address alone is an entry.
+        // An address without names is an entry.
         ListFormat::Auto => is_address && words.peek().is_some(),
         ListFormat::Domains | ListFormat::Dstdomain => false,
     };
@@ -162,7 +164,7 @@ fn read_line(line: &[u8], format: ListFormat, each: &mut impl FnMut(&Host, Reach
     }
 }
 
-/// The names of a line of a hosts file. Those of the machine itself are no entries.
+/// Reads the names in a line of a hosts file. Names for the machine itself are no entries.
 fn read_names<'a>(
     names: impl Iterator<Item = &'a str>,
     each: &mut impl FnMut(&Host, Reach) -> bool,
@@ -177,7 +179,7 @@ fn read_names<'a>(
     }
 }
 
-/// An entry; a dot in front adds all hosts below.
+/// Parses an entry; a dot in front adds all hosts below.
 fn entry(word: &str, reach: Reach) -> Option<(Host, Reach)> {
     match word.strip_prefix('.') {
         Some(domain) => {
@@ -186,7 +188,7 @@ fn entry(word: &str, reach: Reach) -> Option<(Host, Reach)> {
             is_name.then_some((host, Reach::Below))
         }
         None => {
-            // IPv6 addresses stand without brackets in lists.
+            // IPv6 addresses have no brackets in lists.
             let address = word.parse().map(|address| match address {
                 IpAddr::V4(address) => Host::V4(address),
                 IpAddr::V6(address) => Host::V6(address),
@@ -196,7 +198,8 @@ fn entry(word: &str, reach: Reach) -> Option<(Host, Reach)> {
     }
 }
 
-/// Gives all entries to `each`; a line with a wrong entry is bad, but its other entries count.
+/// Gives all entries to `each`; a line with a wrong entry is bad, but the other entries in it
+/// count.
 fn all(
     entries: impl Iterator<Item = Option<(Host, Reach)>>,
     each: &mut impl FnMut(&Host, Reach) -> bool,
@@ -214,10 +217,10 @@ fn all(
 
 /// Longer lines are no entries.
 const LINE_MAX: usize = 4 << 10;
-/// So many numbers of bad lines are logged.
+/// At most this number of bad lines are logged with their line numbers.
 const FIRST_MAX: usize = 5;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// Names in hosts files that are about the machine itself.
+/// Names in hosts files that mean the machine itself.
 const OWN_NAMES: [&str; 11] = [
     "localhost",
     "localhost.localdomain",

@@ -1,13 +1,12 @@
-//! The lists of `[[list]]` in memory, read from their files and kept up to date.
+//! The lists from `[[list]]` in memory, read from files and kept up to date.
 //!
-//! Loaded by `server` of the proxy at the start and at a reload, and refreshed by it once a minute.
-//! A request asks only memory.
+//! The proxy's `server` loads them at the start and at a reload, and refreshes them once a minute.
+//! A request only reads memory.
 //!
-//! Invariants: a list that cannot be read any more stays as it was, and so does one with a file
-//! that looks like a broken download. Each cause is warned about once, and at each reload. The
-//! memory of a list is set aside in the budget before it is filled; a list that does not fit is
-//! refused.
-//! Cost: a file is read twice, first to count its names.
+//! Invariants: if a list becomes unreadable, or a file looks like a broken download, the old list
+//! stays in effect. Each cause is logged once, and again at each reload. The memory for a list is
+//! reserved in the budget before the list is filled; a list that does not fit is refused.
+//! Cost: a file is read twice, first to count the names.
 
 use std::fs;
 use std::io::{self, BufReader};
@@ -27,7 +26,7 @@ use crate::{BadLines, HostHashes, ListSettings, NameSet, Reach, read_list};
 #[derive(Default)]
 pub struct Lists(Box<[Arc<LiveList>]>);
 
-/// A list, and what was read last.
+/// A list, and the last attempt to read it.
 struct LiveList {
     settings: ListSettings,
     loaded: ArcSwap<LoadedList>,
@@ -36,31 +35,31 @@ struct LiveList {
 
 /// The last attempt to read a list.
 struct Tried {
-    /// The files as they were just before it.
+    /// The state of the files just before the attempt.
     stamps: Vec<Option<FileStamp>>,
-    /// Why it failed, if it did.
+    /// The error, if the attempt failed.
     error: Option<String>,
 }
 
-/// Why the files of a list are looked at.
+/// Why the files of a list are checked for changes.
 #[derive(Clone, Copy, Debug)]
 pub enum Look {
-    /// The operator asks for a reload: what failed before is tried again.
+    /// The operator reloads the settings: a list that failed before is tried again.
     Reload,
     /// A minute has passed. Files that were written just before this time are left to the next
-    /// look: a program may still be writing them.
+    /// check: a program may still be writing them.
     Minute(UnixTime),
 }
 
-/// The names of a list, with their memory.
+/// The names in a list, with the reserved memory.
 struct LoadedList {
     names: NameSet,
-    /// What each file has, in the order of the settings.
+    /// The counts for each file, in the order of the settings.
     files: Box<[FileCounts]>,
     _memory: Reservation,
 }
 
-/// What a file of a list has.
+/// The number of entries and bad lines in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileCounts {
     entries: usize,
@@ -69,12 +68,12 @@ struct FileCounts {
 }
 
 impl FileCounts {
-    /// Whether it looks like a broken download: an empty file, or a page of HTML.
+    /// Returns true if the file looks like a broken download: an empty file, or an HTML page.
     fn are_doubtful(self) -> bool {
         self.entries == 0 || self.bad_lines > self.entries as u64
     }
 
-    /// Names the file at `path` that has this, if it is doubtful.
+    /// The file at `path` with these counts, if they are doubtful.
     fn doubtful<'a>(self, list: &'a ListSettings, path: &'a Path) -> Option<DoubtfulFile<'a>> {
         self.are_doubtful().then(|| DoubtfulFile {
             list: &list.name,
@@ -84,15 +83,15 @@ impl FileCounts {
         })
     }
 
-    /// Whether it looks like a broken download of a file that had `before`: if it did not look so
-    /// then, or if most of it is missing.
+    /// Returns true if the file looks like a broken download: it is doubtful now but was not with
+    /// the counts `before`, or more than nine tenths of the entries are missing.
     fn are_broken_after(self, before: Self) -> bool {
         let is_doubtful = self.are_doubtful() && !before.are_doubtful();
         is_doubtful || self.entries.saturating_mul(SHRINK_MAX) < before.entries
     }
 }
 
-/// A file of a list that looks like a broken download.
+/// A list file that looks like a broken download.
 pub struct DoubtfulFile<'a> {
     /// The name of the list.
     pub list: &'a str,
@@ -104,7 +103,7 @@ pub struct DoubtfulFile<'a> {
     pub bad_lines: u64,
 }
 
-/// What shows that a file has changed.
+/// File metadata that differs after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     device: u64,
@@ -129,17 +128,17 @@ pub enum ListError {
         /// The system's error.
         source: io::Error,
     },
-    /// There is not enough memory for its names.
+    /// There is not enough memory for the names.
     #[error("no memory for the list `{list}`: its {names} names take {} KiB", bytes >> 10)]
     Memory {
         /// The name of the list.
         list: String,
-        /// How many entries it has.
+        /// Number of entries.
         names: usize,
-        /// What a set of them takes.
+        /// Memory that a set with these names needs.
         bytes: u64,
     },
-    /// A file of a list that was good looks like a broken download.
+    /// A list file that was good looks like a broken download.
     #[error(
         "{} of the list `{list}` seems broken: it has {entries} entries and {bad_lines} invalid \
          lines; before, it had {before} entries",
@@ -150,18 +149,18 @@ pub enum ListError {
         list: String,
         /// The file.
         path: PathBuf,
-        /// How many entries it has.
+        /// Number of entries now.
         entries: usize,
-        /// How many it had.
+        /// Number of entries before.
         before: usize,
-        /// How many lines are invalid.
+        /// Number of invalid lines.
         bad_lines: u64,
     },
 }
 
 impl Lists {
-    /// Loads the lists of `settings`. A list of `known` with the same settings is read again only
-    /// if its files have changed or could not be read, and stays as it was if that fails.
+    /// Loads the lists in `settings`. A list in `known` with the same settings is read again only
+    /// if the files have changed or could not be read, and stays as it was if that fails.
     ///
     /// # Errors
     /// A new list cannot be loaded.
@@ -179,12 +178,12 @@ impl Lists {
         lists.collect::<Result<_, _>>().map(Self)
     }
 
-    /// Reads again what has changed.
+    /// Reads changed lists again.
     pub fn refresh(&self, cache: &Cache, look: Look) {
         self.0.iter().for_each(|list| list.refresh(cache, look));
     }
 
-    /// Whether the list with this number has a host.
+    /// Returns true if the list with this number contains the host.
     pub fn has(&self, list: usize, host: &HostHashes) -> bool {
         let list = self.0.get(list);
         list.is_some_and(|list| list.loaded.load().names.contains(host))
@@ -212,7 +211,7 @@ impl LiveList {
         })
     }
 
-    /// Reads the files again if they have changed since they were read last.
+    /// Reads the files again if they have changed since the last attempt.
     fn refresh(&self, cache: &Cache, look: Look) {
         let now = stamps(&self.settings.files);
         let mut tried = self.tried.lock().unwrap_or_else(PoisonError::into_inner);
@@ -238,8 +237,8 @@ impl LiveList {
 }
 
 impl Tried {
-    /// Warns of an error, unless the attempt before failed by the same. An operator who reloads
-    /// hears of it again.
+    /// Logs an error, unless the previous attempt failed with the same error. An operator that
+    /// reloads sees it again.
     fn failed(&mut self, error: &ListError, look: Look) {
         let cause = std::error::Error::source(error).map(ToString::to_string);
         let text = format!("{error}: {}", cause.as_deref().unwrap_or_default());
@@ -254,8 +253,8 @@ impl LoadedList {
     /// Reads the files of a list. `old`: the list as it was before.
     ///
     /// # Errors
-    /// Also if one of the files was good in `old` and now looks like a broken download: a list that
-    /// denies would not deny what that file had.
+    /// Also if a file was good in `old` and now looks like a broken download: a list that denies
+    /// would no longer deny that file's hosts.
     fn read(settings: &ListSettings, cache: &Cache, old: Option<&Self>) -> Result<Self, ListError> {
         let mut files = Vec::with_capacity(settings.files.len());
         for (n, path) in settings.files.iter().enumerate() {
@@ -304,8 +303,8 @@ impl LoadedList {
     }
 }
 
-/// The files of all lists that look like broken downloads. Reads them all, and skips files that
-/// cannot be read.
+/// All list files that look like broken downloads. Reads all files, and skips files that cannot be
+/// read.
 pub fn doubtful(settings: &[ListSettings]) -> impl Iterator<Item = DoubtfulFile<'_>> {
     files_of(settings).filter_map(|(list, path)| {
         let (counts, _) = count(list, path).ok()?;
@@ -319,7 +318,7 @@ fn files_of(settings: &[ListSettings]) -> impl Iterator<Item = (&ListSettings, &
         .flat_map(|list| list.files.iter().map(move |path| (list, path)))
 }
 
-/// Reads one file of a list to count what it has.
+/// Reads a file of a list to count entries and bad lines.
 fn count(settings: &ListSettings, path: &Path) -> Result<(FileCounts, BadLines), ListError> {
     let mut entries = 0;
     let bad = read(settings, path, |_, _| {
@@ -330,7 +329,7 @@ fn count(settings: &ListSettings, path: &Path) -> Result<(FileCounts, BadLines),
     Ok((FileCounts { entries, bad_lines }, bad))
 }
 
-/// Reads one file of a list; `each` says whether to go on.
+/// Reads a file of a list; `each` returns false to stop.
 fn read(
     settings: &ListSettings,
     path: &Path,
@@ -360,7 +359,7 @@ fn warn_of(bad: &BadLines, settings: &ListSettings, path: &Path) {
     );
 }
 
-/// `None`: there is no such file.
+/// The metadata of each file; `None`: there is no such file.
 fn stamps(files: &[PathBuf]) -> Vec<Option<FileStamp>> {
     let stamp = |path: &PathBuf| {
         let file = fs::metadata(path).ok()?;
@@ -375,7 +374,7 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<FileStamp>> {
     files.iter().map(stamp).collect()
 }
 
-/// Whether no file was written just before `now`. A time in the future says nothing.
+/// Returns true if no file was written just before `now`. A time in the future proves nothing.
 fn are_settled(files: &[Option<FileStamp>], now: UnixTime) -> bool {
     let now = i64::try_from(now.0).unwrap_or(i64::MAX);
     let is_settled = |file: &FileStamp| {
@@ -395,9 +394,9 @@ pub fn check(settings: &[ListSettings]) -> impl Iterator<Item = ListError> {
 }
 
 const READ_BYTES: usize = 64 << 10;
-/// A file with fewer entries than one in so many of those before looks broken.
+/// A file with fewer than 1/`SHRINK_MAX` of its previous entries looks broken.
 const SHRINK_MAX: usize = 10;
-/// How long a file must not have been written before it is read.
+/// A file is read only if it was not written for this long.
 const SETTLE_SECONDS: i64 = 5;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Host names in their one spelling: lower case, ASCII, without a dot at the end.
+//! Host names in a canonical form: lower case, ASCII, without a dot at the end.
 //!
-//! Rules, lists and requests are compared in this form, so that `Example.ORG.` is no way around a
+//! Rules, lists and requests are compared in this form, so that `Example.ORG.` does not evade a
 //! rule for `example.org`.
 
 use std::borrow::Cow;
@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use hashcache_http::Host;
 
-/// The host that an operator wrote. Names with other letters than those of ASCII are converted
-/// (IDNA). `None`: it is no host.
+/// Parses a host that an operator wrote. Names with non-ASCII letters are converted (IDNA). `None`:
+/// the text is no host.
 pub(super) fn read_host(text: &str) -> Option<Host> {
     let text = if text.is_ascii() {
         Cow::Borrowed(text)
@@ -19,7 +19,7 @@ pub(super) fn read_host(text: &str) -> Option<Host> {
     Host::parse(text.strip_suffix('.').unwrap_or(&text)).ok()
 }
 
-/// A host as it is compared.
+/// A host in the form in which hosts are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlainHost<'a> {
     Name(&'a str),

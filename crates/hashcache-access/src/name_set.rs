@@ -1,14 +1,15 @@
 //! A large set of host names in little memory: 11 bytes a name.
 //!
-//! Filled when a list is read; asked by `rules`. The set holds keyed hashes of 63 bits and not the
-//! names, in a table with open addressing by cache lines. So nothing is sorted, and building a set
-//! takes no more memory than the set. Two names of one hash would be one name: with a million
-//! names, a host that is in no list is found with a probability of 1 in 2^43. The key is drawn at
-//! the start, so that no one can look for such names. A finite-state transducer (crate `fst`) would
-//! hold the names themselves in about as many bytes, but needs them sorted first.
+//! Filled when a list is read; searched by `rules`. The set holds keyed hashes of 63 bits instead
+//! of the names, in a table with open addressing by cache lines. So nothing is sorted, and building
+//! a set takes no more memory than the set. Two names with the same hash would count as the same
+//! name: with a million names, a host that is in no list matches by mistake with a probability of 1
+//! in 2^43. The key is drawn at the start, so that an attacker cannot search for such names. A
+//! finite-state transducer (crate `fst`) would hold the names themselves in about as many bytes,
+//! but needs them sorted first.
 //!
-//! Cost: a host and all domains above it are hashed in one pass over the name; a lookup of each is
-//! about one cache miss.
+//! Cost: a host and all domains above it are hashed in one pass over the name; each lookup is about
+//! one cache miss.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -19,12 +20,12 @@ use hashcache_http::Host;
 
 use super::name::PlainHost;
 
-/// Which hosts an entry of a list stands for.
+/// Which hosts an entry in a list matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The host of this name alone.
+    /// Only the host with this name.
     Host,
-    /// It and every host below it.
+    /// The host with this name and every host below it.
     Below,
 }
 
@@ -36,8 +37,9 @@ pub struct NameSet {
     room: usize,
 }
 
-/// Hashes in one line of the processor's cache, from the first slot on; their lowest bit is set for
-/// [`Reach::Host`], and 0 is a free slot. Of a full bucket, the next ones have the rest.
+/// The hashes in one cache line, filled from the first slot on. The lowest bit is set for
+/// [`Reach::Host`], and 0 is a free slot. If a bucket is full, further hashes are in the next
+/// buckets.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct Bucket([u64; BUCKET]);
@@ -47,8 +49,8 @@ impl Bucket {
         self.0[BUCKET - 1] != 0
     }
 
-    /// Whether it has one of two values. All slots are compared, without a branch: the processor
-    /// then reads the buckets of the next hashes meanwhile.
+    /// Returns true if the bucket has one of two values. All slots are compared, without a branch,
+    /// so that the processor meanwhile reads the buckets for the next hashes.
     fn has(&self, one: u64, other: u64) -> bool {
         let is_either = |found, slot| found | (slot == one) | (slot == other);
         self.0.iter().copied().fold(false, is_either)
@@ -65,18 +67,18 @@ impl NameSet {
         }
     }
 
-    /// Memory of a set with room for this many names.
+    /// Memory for a set with room for this many names.
     pub fn bytes_for(room: usize) -> u64 {
         (buckets_for(room) * size_of::<Bucket>()) as u64
     }
 
-    /// Different names in the set.
+    /// Number of different names in the set.
     pub fn count(&self) -> usize {
         self.names
     }
 
-    /// Adds a host; `false`: there is no room. A name that is there for itself may be added again
-    /// with all hosts below it.
+    /// Adds a host; returns false if there is no room. A name that was added only for itself may be
+    /// added again with all hosts below it.
     pub fn insert(&mut self, host: &Host, reach: Reach) -> bool {
         let hash = match PlainHost::of(host) {
             PlainHost::Name(name) => hash_of_name(name),
@@ -98,13 +100,13 @@ impl NameSet {
         true
     }
 
-    /// Whether a host is in the set, or a domain above it with all hosts below.
+    /// Returns true if the set contains the host, or a domain above it with all hosts below.
     pub fn contains(&self, host: &HostHashes) -> bool {
         host.own.iter().any(|&hash| self.has(hash, hash | 1))
             || host.parents().iter().any(|&hash| self.has(hash, hash))
     }
 
-    /// Whether the set has one of two forms of a hash.
+    /// Returns true if the set has one of two forms of a hash.
     fn has(&self, one: u64, other: u64) -> bool {
         let mut at = self.bucket_of(one);
         while let Some(bucket) = self.buckets.get(at) {
@@ -119,10 +121,10 @@ impl NameSet {
         false
     }
 
-    /// The slot with this hash, else the free one where it would be; `None`: there are no slots.
+    /// The slot with this hash, otherwise the free slot for it; `None`: there are no slots.
     fn slot_of(&mut self, hash: u64) -> Option<&mut u64> {
         let mut at = self.bucket_of(hash);
-        // More slots than names, so there is a free one.
+        // There are more slots than names, so there is a free slot.
         let place = loop {
             let slots = &self.buckets.get(at)?.0;
             let is_it = |slot: &u64| *slot == 0 || *slot & !1 == hash;
@@ -134,7 +136,7 @@ impl NameSet {
         self.buckets.get_mut(at)?.0.get_mut(place)
     }
 
-    /// The number of the bucket where a hash is, unless that is full.
+    /// The first bucket to search for a hash.
     fn bucket_of(&self, hash: u64) -> usize {
         let scaled = (u128::from(hash) * self.buckets.len() as u128) >> 64;
         usize::try_from(scaled).expect("less than the number of buckets")
@@ -152,15 +154,15 @@ impl NameSet {
 /// The hashes of a host and of all domains above it.
 #[derive(Debug)]
 pub struct HostHashes {
-    /// Those of the host: an address may have two forms, a name has twice the same.
+    /// The hashes of the host: an address may have two forms; for a name, both are the same.
     own: [u64; 2],
-    /// Those of the domains above it, the highest first.
+    /// The hashes of the domains above it, the highest first.
     parents: [u64; LABELS_MAX],
     count: usize,
 }
 
 impl HostHashes {
-    /// Those of a name.
+    /// Hashes a name.
     pub fn of_name(name: &str) -> Self {
         let mut all = Self {
             own: [0; 2],
@@ -185,7 +187,7 @@ impl HostHashes {
         all
     }
 
-    /// Those of an address in two forms. An address has nothing above it.
+    /// Hashes an address in two forms. An address has no domains above it.
     pub fn of_addresses(forms: [IpAddr; 2]) -> Self {
         Self {
             own: forms.map(hash_of_address),
@@ -194,24 +196,24 @@ impl HostHashes {
         }
     }
 
-    /// That of the host itself.
+    /// The hash of the host itself.
     pub(super) fn own(&self) -> u64 {
         self.own[0]
     }
 
-    /// Those of the domains above the host.
+    /// The hashes of the domains above the host.
     fn parents(&self) -> &[u64] {
         &self.parents[..self.count]
     }
 
-    /// That of the host, and those of the domains above it.
+    /// The hash of the host, then the hashes of the domains above it.
     pub(super) fn with_parents(&self) -> impl Iterator<Item = u64> {
         std::iter::once(self.own()).chain(self.parents().iter().copied())
     }
 }
 
-/// Labels are hashed from the last one on, so that a domain's hash is a step to those of the hosts
-/// below it.
+/// Hashes a name. Labels are hashed from the last to the first, so that a domain's hash is a step
+/// towards the hashes of the hosts below it.
 pub(super) fn hash_of_name(name: &str) -> u64 {
     let mut hasher = KEY.build_hasher();
     for label in name.rsplit('.') {
@@ -234,19 +236,19 @@ fn fit(hash: u64) -> u64 {
     (hash & !1).max(2)
 }
 
-/// A third more slots than names.
+/// Number of buckets, with a third more slots than names.
 fn buckets_for(room: usize) -> usize {
     let slots = room.saturating_add(room / 3).saturating_add(1);
     slots.div_ceil(BUCKET)
 }
 
-/// Hashes of a bucket.
+/// Hashes in a bucket.
 const BUCKET: usize = 8;
 
-/// One for the process: all sets share the hashes of a host.
+/// One key for the process, so a host's hashes are valid in all sets.
 static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Most labels of a host: it has up to 255 bytes.
+/// Most labels in a host, which has up to 255 bytes.
 const LABELS_MAX: usize = 128;
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use hashcache_base::net::address::ConnectPort;
 use super::entry::Entry;
 use super::rule_set::RuleSet;
 
-/// The rules that may match a port: a set for each range of ports between two bounds of rules.
+/// The rules that may match a port: a set for each range between two bounds in rules.
 #[derive(Debug, Default)]
 pub(super) struct PortRules {
-    /// The first port of each range, in order; the first one is 0.
+    /// The first port of each range, in order; the first range starts at 0.
     starts: Box<[u16]>,
     sets: Box<[RuleSet]>,
 }
@@ -33,7 +33,7 @@ impl PortRules {
         Self { starts, sets }
     }
 
-    /// The rules and exceptions that a request for this port may match.
+    /// The rules and exceptions that a request to this port may match.
     pub(super) fn at(&self, port: u16) -> &RuleSet {
         let after = self.starts.partition_point(|start| *start <= port);
         // Without rules there are no sets, and any set will do.

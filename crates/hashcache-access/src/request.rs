@@ -1,22 +1,23 @@
-//! What rules look at in a request, and what they decide.
+//! The properties of a request that rules compare, and the decision.
 
 use hashcache_http::Host;
 
 use super::settings::AccessAction;
 
-/// What was decided about a request.
+/// The decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What to do.
+    /// The action.
     pub action: AccessAction,
     /// The number of the rule that decided, from 0; `None`: no rule matched.
     pub rule: Option<usize>,
 }
 
 impl Decision {
-    /// The decision of `rule` in place of one that serves without limits or within others. The
-    /// rule has limits and an exception for some users, and this client cannot say who it is: then
-    /// it must not get more than the rule's own clients. What later rules refuse stays refused.
+    /// Replaces a decision that serves the request, without limits or within other limits, by the
+    /// limits of `rule`. The rule has limits and an exception for some users, and the client's user
+    /// cannot be known: such a client must not get more than the clients of that rule. If a later
+    /// rule refuses, the refusal stays.
     pub(super) fn limited_by(self, rule: Option<usize>) -> Self {
         match (rule, self.action) {
             (Some(rule), AccessAction::Allow | AccessAction::Limit) => Self {
@@ -33,10 +34,10 @@ impl Decision {
 pub enum RequestUser<'a> {
     /// The user with this name.
     Known(&'a str),
-    /// It is not known, but the client can be asked.
+    /// The user is not known, but a login can be requested.
     Unknown,
-    /// It is not known, and the client cannot be asked. Rules that refuse certain users then
-    /// refuse, and others for certain users do not match.
+    /// The user is not known, and no login can be requested. Then rules that refuse certain users
+    /// refuse, and other rules for certain users do not match.
     Unknowable,
 }
 
@@ -47,15 +48,15 @@ pub struct UserNeeded {
     pub rule: usize,
 }
 
-/// A request, as far as rules look at it.
+/// The properties of a request that rules compare.
 #[derive(Clone, Copy, Debug)]
 pub struct AccessRequest<'a> {
-    /// The user who sends it.
+    /// The user that sends the request.
     pub user: RequestUser<'a>,
     /// The method; `CONNECT` for a tunnel.
     pub method: &'a str,
-    /// The host of the URL.
+    /// The host in the URL.
     pub host: &'a Host,
-    /// The port of the URL.
+    /// The port in the URL.
     pub port: u16,
 }

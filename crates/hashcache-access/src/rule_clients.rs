@@ -18,7 +18,7 @@ pub(super) enum Clients {
 }
 
 impl Clients {
-    /// The clients that `conditions` name, or else `by_default`.
+    /// The clients that `conditions` name, otherwise `by_default`.
     pub(super) fn new(
         conditions: &AccessConditions,
         by_default: Self,
@@ -43,9 +43,9 @@ impl Clients {
         Ok(Self::Some { local, networks })
     }
 
-    /// The clients of a rule that names none: with `deny` all clients. Any other rule is then only
-    /// for those that are served anyway, so that nobody opens a proxy to the Internet by a rule
-    /// about something else.
+    /// The clients of a rule that names no clients. A rule with `deny` is for all clients. Any
+    /// other rule is only for clients that are served by default, so that a rule about another
+    /// subject does not open the proxy to the Internet.
     pub(super) fn by_default(action: AccessAction) -> Self {
         match action {
             AccessAction::Deny => Self::All,
@@ -56,8 +56,8 @@ impl Clients {
         }
     }
 
-    /// Whether the client at `address` is one of them; `by_default`: it is served where no rule
-    /// matches.
+    /// Returns true if the client at `address` is included; `by_default`: the client is served if
+    /// no rule matches.
     pub(super) fn contain(&self, address: IpAddr, by_default: bool) -> bool {
         match self {
             Self::All => true,
@@ -67,7 +67,7 @@ impl Clients {
         }
     }
 
-    /// Whether every client of `others` is one of these, as far as the settings tell.
+    /// Returns true if these clients include all clients of `others`, as far as the settings show.
     pub(super) fn cover(&self, others: &Self) -> bool {
         match (self, others) {
             (Self::All, _) => true,

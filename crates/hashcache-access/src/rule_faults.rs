@@ -1,6 +1,6 @@
-//! What can be wrong with a rule of the configuration.
+//! Faults in the configured rules.
 //!
-//! Called by `rules` for each rule while it compiles them.
+//! `rules` calls it for each rule while it compiles them.
 
 use super::rule_set::RULES_MAX;
 use super::settings::{AccessAction, AccessConditions, AccessRule, AccessSettings};
@@ -9,34 +9,34 @@ use super::settings::{AccessAction, AccessConditions, AccessRule, AccessSettings
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessRuleError {
-    /// There are too many.
+    /// There are too many rules and exceptions, lists or limits.
     #[error("more than {RULES_MAX} rules and exceptions, {LISTS_MAX} lists or {LIMITS_MAX} limits")]
     TooMany,
-    /// A list of a condition is empty.
+    /// A condition's list of values is empty.
     #[error("`{condition}` is empty, so it matches nothing")]
     Empty {
         /// The name of the condition.
         condition: &'static str,
     },
-    /// A rule names a network that there is not.
+    /// A rule names an unknown network.
     #[error("there is no network called `{name}`")]
     UnknownNetwork {
         /// The name.
         name: String,
     },
-    /// A rule names a group that there is not.
+    /// A rule names an unknown group.
     #[error("there is no group called `{name}`")]
     UnknownGroup {
         /// The name.
         name: String,
     },
-    /// A rule names a list that there is not.
+    /// A rule names an unknown list.
     #[error("there is no list called `{name}`")]
     UnknownList {
         /// The name.
         name: String,
     },
-    /// A rule names a limit that there is not.
+    /// A rule names an unknown limit.
     #[error("there is no limit called `{name}`")]
     UnknownLimit {
         /// The name.
@@ -45,19 +45,19 @@ pub enum AccessRuleError {
     /// The action needs limits, and the rule names none.
     #[error("`limits` must name a limit")]
     NoLimits,
-    /// The action knows no limits.
+    /// The action takes no limits.
     #[error("`limits` goes with the actions `limit`, `tunnel` and `no-cache`")]
     LimitsOutOfPlace,
-    /// Two rules have one name.
+    /// Two rules have the same name.
     #[error("two rules are called `{name}`")]
     NameTwice {
         /// The name.
         name: String,
     },
-    /// An exception has all requests of its rule.
+    /// An exception matches all requests of the rule.
     #[error("the rule can never match: the exception has all of its requests")]
     ExceptsAll,
-    /// An earlier rule matches all that it could match.
+    /// An earlier rule matches all requests that this rule could match.
     #[error("the rule can never match: `{earlier}` before it has no conditions")]
     Unreachable {
         /// The label of the earlier rule.
@@ -65,18 +65,18 @@ pub enum AccessRuleError {
     },
 }
 
-/// The fault of one rule.
+/// A fault in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessRuleFault {
     /// The number of the rule, from 0.
     pub rule: usize,
-    /// The number of the exception that is wrong, from 0; `None`: the rule itself is.
+    /// The number of the wrong exception, from 0; `None`: the rule itself is wrong.
     pub exception: Option<usize>,
-    /// What is wrong with it.
+    /// The error.
     pub error: AccessRuleError,
 }
 
-/// The faults of `rule` itself that do not depend on its conditions.
+/// The faults in `rule` itself that do not depend on conditions.
 pub(super) fn faults_of(
     rule: &AccessRule,
     earlier: &[AccessRule],
@@ -85,7 +85,7 @@ pub(super) fn faults_of(
     limits.into_iter().chain(name_twice(earlier, rule))
 }
 
-/// The faults of conditions that do not depend on which clients they name.
+/// The faults in conditions that do not depend on the clients they name.
 pub(super) fn faults_of_conditions(
     conditions: &AccessConditions,
     settings: &AccessSettings,

@@ -1,11 +1,11 @@
 //! A set of rules and exceptions as bits, so that a request is compared with all of them at once.
 
-/// Most rules of a configuration, with their exceptions.
+/// Most rules in a configuration, with their exceptions.
 pub const RULES_MAX: usize = 1024;
 
 const WORDS: usize = RULES_MAX / 64;
 
-/// A set of rules and exceptions, by their numbers (see `entry`).
+/// A set of rules and exceptions, by number (see `entry`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RuleSet([u64; WORDS]);
 
@@ -13,7 +13,7 @@ impl RuleSet {
     /// Every rule.
     pub(super) const ALL: Self = Self([u64::MAX; WORDS]);
 
-    /// The numbers of the rules that `is_for` takes.
+    /// The numbers of the rules for which `is_for` returns true.
     pub(super) fn of<T>(rules: &[T], is_for: impl Fn(&T) -> bool) -> Self {
         let rules = rules.iter().enumerate();
         let taken = rules.filter(|(_, rule)| is_for(rule));
@@ -51,7 +51,7 @@ impl RuleSet {
         self.iter().next()
     }
 
-    /// All rules in their order.
+    /// All rules in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
         let words = self.0.iter().enumerate();
         words.flat_map(|(number, &word)| {

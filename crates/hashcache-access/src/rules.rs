@@ -1,13 +1,13 @@
-//! The rules of `[[access]]`, compiled, and what they decide about a request.
+//! The rules from `[[access]]`, compiled, and their decision about a request.
 //!
-//! Compiled at the start and at a reload. `client` is asked once a connection, `at` once a minute,
-//! [`AccessRules::decide`] once a request; each of the first two gives a set of rules, so that a
+//! Compiled at the start and at a reload. `client` is called once a connection, `at` once a minute,
+//! [`AccessRules::decide`] once a request. Each of the first two returns a set of rules, so that a
 //! request is compared only with the rules that can match it.
 //!
-//! Invariants: no I/O and no clock. The first rule whose conditions a request meets, and none of
-//! its exceptions, decides; without one, the clients that are served by default are, and no others.
-//! Cost: a request hashes its host and the domains above it once, intersects a set for each kind of
-//! condition, and asks the lists of the rules that are left, each list once. `time_of_a_decision`
+//! Invariants: no I/O and no clock. The first rule with all conditions met and no exception met
+//! decides. If no rule matches, only the clients that are served by default are served.
+//! Cost: a request hashes the host and the domains above it once, intersects a set for each kind of
+//! condition, and searches the lists of the remaining rules, each list once. `time_of_a_decision`
 //! measures it.
 
 use std::collections::HashMap;
@@ -35,11 +35,11 @@ use super::user_rules::UserRules;
 #[derive(Clone, Debug)]
 pub struct ClientRules {
     rules: RuleSet,
-    /// It is served where no rule matches.
+    /// The client is served if no rule matches.
     by_default: bool,
 }
 
-/// The rules whose times include a minute.
+/// The rules with times that include a minute.
 #[derive(Clone, Debug)]
 pub struct TimedRules(RuleSet);
 
@@ -51,7 +51,7 @@ pub struct AccessRules {
     entries: Box<[Compared]>,
     hosts: HostRules,
     ports: PortRules,
-    /// Rules that a method may match, for all methods that rules name; and those for any method.
+    /// Rules that a method may match, for each method that rules name; and rules for any method.
     methods: HashMap<Box<str>, RuleSet>,
     any_method: RuleSet,
     users: UserRules,
@@ -68,7 +68,7 @@ pub struct AccessRules {
     contact: Option<Box<str>>,
 }
 
-/// One rule.
+/// A compiled rule.
 #[derive(Debug)]
 struct Rule {
     label: Box<str>,
@@ -76,7 +76,7 @@ struct Rule {
     reason: Option<Box<str>>,
     action: AccessAction,
     needs_user: bool,
-    /// The numbers of its exceptions.
+    /// The numbers of the rule's exceptions.
     exceptions: Range<usize>,
     /// One bit for each limit.
     limits: u64,
@@ -89,7 +89,7 @@ struct Compared {
     times: Box<[WeekSpan]>,
     is_blanket: bool,
     needs_user: bool,
-    /// It is about methods or times.
+    /// The conditions include methods or times.
     varies: bool,
 }
 
@@ -97,7 +97,7 @@ impl AccessRules {
     /// Compiles `settings`.
     ///
     /// # Errors
-    /// All faults of all rules.
+    /// All faults in all rules.
     pub fn new(settings: &AccessSettings) -> Result<Self, Vec<AccessRuleFault>> {
         let written = &settings.rules;
         let exception_count: usize = written.iter().map(|rule| rule.except.len()).sum();
@@ -130,7 +130,7 @@ impl AccessRules {
             let mask = list_mask(entry.conditions, settings).unwrap_or_default();
             lists.push(mask, Embedded::of(entry.in_doubt));
         }
-        // Exceptions are looked at only for rules that match, so they are in all sets of rules.
+        // Exceptions are checked only for rules that match, so all sets of rules include them.
         let with_exceptions = |is_for: &dyn Fn(&AccessRule) -> bool| -> RuleSet {
             let mut set = RuleSet::of(written, is_for);
             set.extend(written.len()..entries.len());
@@ -162,7 +162,7 @@ impl AccessRules {
         Ok(compiled)
     }
 
-    /// Notes for each method that rules name which rules it may match.
+    /// Collects, for each method that rules name, the rules that the method may match.
     fn add_methods(&mut self, entries: &[Entry<'_>]) {
         let may_match = |method: Option<&String>| -> RuleSet {
             let is_for = |entry: &Entry<'_>| match (&entry.conditions.methods, method) {
@@ -182,7 +182,7 @@ impl AccessRules {
         }
     }
 
-    /// Whether a rule is for certain users.
+    /// Returns true if a rule is for certain users.
     pub fn needs_users(&self) -> bool {
         self.rules.iter().any(|rule| rule.needs_user)
     }
@@ -192,12 +192,12 @@ impl AccessRules {
         self.users.names()
     }
 
-    /// Whether there are no rules.
+    /// Returns true if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// The rules that can match a client; `by_default`: it is served where no rule matches.
+    /// The rules that can match a client; `by_default`: the client is served if no rule matches.
     pub fn client(&self, address: IpAddr, by_default: bool) -> ClientRules {
         let is_for = |it: &Compared| it.clients.contain(address, by_default);
         let mut rules = RuleSet::of(&self.entries, is_for);
@@ -210,14 +210,14 @@ impl AccessRules {
         ClientRules { rules, by_default }
     }
 
-    /// The rules of a set, in their order, without exceptions.
+    /// The rules in a set, in order, without exceptions.
     fn rules_in(&self, set: &RuleSet) -> impl Iterator<Item = (usize, &Rule)> {
         let rules = set.iter().take_while(|number| *number < self.rules.len());
         rules.map(|number| (number, &self.rules[number]))
     }
 
-    /// The decision about all requests of this client, if it is refused as a whole: by a rule
-    /// without other conditions, before any rule that could serve it, or because no rule could.
+    /// The decision about all requests from this client, if all are refused: by a rule without
+    /// other conditions, before any rule that could serve the client, or because no rule could.
     pub fn refusal(&self, client: &ClientRules) -> Option<Decision> {
         let action = AccessAction::Deny;
         for (number, rule) in self.rules_in(&client.rules) {
@@ -236,8 +236,8 @@ impl AccessRules {
         (!client.by_default).then_some(Decision { action, rule: None })
     }
 
-    /// Whether a rule with destinations or lists decides if the client may open tunnels: one that
-    /// denies them, or where tunnels are denied by default, any.
+    /// Returns true if a rule with destinations or lists decides whether the client may open
+    /// tunnels: a rule that can deny tunnels, or any rule if tunnels are denied by default.
     pub fn judge_hosts(&self, client: &ClientRules) -> bool {
         let has_any = |rules: &RuleSet| {
             let mut of_client = rules.clone();
@@ -247,7 +247,7 @@ impl AccessRules {
         has_any(&self.about_hosts) && (!client.by_default || has_any(&self.denying_tunnels))
     }
 
-    /// The rules whose times include `minute`.
+    /// The rules with times that include `minute`.
     pub fn at(&self, minute: WeekMinute) -> TimedRules {
         let includes = |it: &Compared| {
             it.times.is_empty() || it.times.iter().any(|span| span.contains(minute))
@@ -255,15 +255,15 @@ impl AccessRules {
         TimedRules(RuleSet::of(&self.entries, includes))
     }
 
-    /// Whether a rule has times: without, every minute has the same rules.
+    /// Returns true if a rule has times. Otherwise every minute has the same rules.
     pub fn has_times(&self) -> bool {
         self.has_times
     }
 
-    /// Decides about a request. `has` says whether the list with a number has the host.
+    /// Decides about a request. `has` returns true if the list with a number contains the host.
     ///
     /// # Errors
-    /// The first rule that can match needs the user, and the client can be asked.
+    /// The first rule that can match needs the user, and a login can be requested.
     pub fn decide(
         &self,
         client: &ClientRules,
@@ -290,8 +290,8 @@ impl AccessRules {
         left.keep_only(self.of_method(request.method));
         left.keep_only(self.ports.at(request.port));
         let mut search = Search::new(&self.lists, left, &hashes, has);
-        // The first rule with limits that has an exception for some users, of whom the client may
-        // or may not be one.
+        // The first rule with limits and an exception for some users, if the user cannot be known
+        // and may be among them.
         let mut limited_in_doubt = None;
         while let Some(number) = search.next_rule(self.rules.len()) {
             let is_unknown = |number: usize| {
@@ -328,8 +328,8 @@ impl AccessRules {
         Ok(by_default.limited_by(limited_in_doubt))
     }
 
-    /// Whether a rule about some method at some time may need the user of requests to `host`. `has`
-    /// is as for [`AccessRules::decide`].
+    /// Returns true if a rule, for some method at some time, may need the user in requests to
+    /// `host`. `has` is as for [`AccessRules::decide`].
     pub fn may_need_user(
         &self,
         client: &ClientRules,
@@ -356,8 +356,9 @@ impl AccessRules {
         false
     }
 
-    /// Whether a rule for some user at some time promises the client that TLS to `host` never ends
-    /// here, also if an earlier rule refuses the host. `has` is as for [`AccessRules::decide`].
+    /// Returns true if a rule, for some user at some time, promises the client that TLS to `host`
+    /// is never intercepted here, also if an earlier rule refuses the host. `has` is as for
+    /// [`AccessRules::decide`].
     pub fn may_be_tunnel(
         &self,
         client: &ClientRules,
@@ -376,7 +377,7 @@ impl AccessRules {
         false
     }
 
-    /// The rules of a set that are about this client, host and port.
+    /// The rules in a set that apply to this client, host and port.
     fn about(
         &self,
         rules: &RuleSet,
@@ -391,7 +392,7 @@ impl AccessRules {
         left
     }
 
-    /// The exceptions of a rule that the request of a search meets.
+    /// The exceptions to a rule that the request in a search meets.
     fn exceptions_met<F>(&self, rule: usize, search: &mut Search<'_, F>) -> RuleSet
     where
         F: Fn(usize, &HostHashes) -> bool,
@@ -400,7 +401,7 @@ impl AccessRules {
         exceptions.filter(|it| search.meets(*it)).collect()
     }
 
-    /// Whether all users meet an exception, with any method and at any time.
+    /// Returns true if all users meet an exception, with any method and at any time.
     fn is_certain(&self, exception: usize) -> bool {
         let Compared {
             needs_user, varies, ..
@@ -408,8 +409,8 @@ impl AccessRules {
         !needs_user && !varies
     }
 
-    /// The rules that may match a method. Methods are compared in capitals: many servers take `get`
-    /// for GET.
+    /// The rules that may match a method. Methods are compared in capitals: many servers accept
+    /// `get` as GET.
     fn of_method(&self, method: &str) -> &RuleSet {
         if self.methods.is_empty() {
             return &self.any_method;
@@ -422,22 +423,22 @@ impl AccessRules {
         found.unwrap_or(&self.any_method)
     }
 
-    /// The name of a rule, or its number as people count.
+    /// The name of a rule, or a number that counts from 1.
     pub fn label(&self, rule: usize) -> &str {
         &self.rules[rule].label
     }
 
-    /// What a rule does.
+    /// The action of a rule.
     pub fn action(&self, rule: usize) -> AccessAction {
         self.rules[rule].action
     }
 
-    /// What the operator wrote, and where.
+    /// The rule as the operator wrote it, and the place in the settings.
     pub fn written(&self, rule: usize) -> Option<&str> {
         self.rules[rule].written.as_deref()
     }
 
-    /// The reason of a rule, for the page that refuses.
+    /// The reason for a rule, for the page that refuses.
     pub fn reason(&self, rule: usize) -> Option<&str> {
         self.rules[rule].reason.as_deref()
     }
@@ -447,7 +448,7 @@ impl AccessRules {
         self.rules[rule].limits
     }
 
-    /// The limits that any rule may set for requests of a client and this user.
+    /// The limits that any rule may set for requests from a client and this user.
     pub fn limits_of(&self, client: &ClientRules, user: RequestUser<'_>) -> u64 {
         let mut rules = client.rules.clone();
         rules.keep_only(self.users.of(user));
@@ -460,12 +461,12 @@ impl AccessRules {
         self.rules.iter().fold(0, |all, rule| all | rule.limits)
     }
 
-    /// Whether a rule asks for the user.
+    /// Returns true if a rule needs the user.
     pub fn need_users(&self) -> bool {
         self.rules.iter().any(|rule| rule.needs_user)
     }
 
-    /// The person to ask, for the page that refuses.
+    /// The contact for questions, for the page that refuses.
     pub fn contact(&self) -> Option<&str> {
         self.contact.as_deref()
     }
@@ -505,7 +506,7 @@ impl Compared {
 struct Compiler<'a> {
     settings: &'a AccessSettings,
     rules: Vec<Rule>,
-    /// The conditions of the rules, and those of the exceptions.
+    /// The conditions of the rules, then the conditions of the exceptions.
     compared: Vec<Compared>,
     exceptions: Vec<Compared>,
     faults: Vec<AccessRuleFault>,
@@ -522,7 +523,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Adds a rule, or its faults.
+    /// Adds a rule, or the faults in it.
     fn add(&mut self, number: usize, rule: &AccessRule) {
         let settings = self.settings;
         let fault_count = self.faults.len();
@@ -585,7 +586,7 @@ impl<'a> Compiler<'a> {
         });
     }
 
-    /// The error of a rule for `clients` behind one that matches all their requests.
+    /// The error for a rule with `clients` behind a rule that matches all their requests.
     fn unreachable(&self, clients: &Clients) -> Option<AccessRuleError> {
         let earlier = self.rules.iter().zip(&self.compared);
         let mut hiding = earlier.filter(|(rule, conditions)| {
@@ -597,7 +598,7 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// The lists of conditions, one bit for each.
+/// The lists in conditions, one bit for each.
 fn list_mask(
     conditions: &AccessConditions,
     settings: &AccessSettings,

@@ -1,7 +1,7 @@
-//! The rules that match one request, in their order, and the exceptions that it meets.
+//! The rules that match a request, in order, and the exceptions that it meets.
 //!
-//! Called by `rules`. Invariant: a list is asked once for the same hashes, however many rules and
-//! exceptions name it, and only if they match in everything else.
+//! Called by `rules`. Invariant: a list is searched once for the same hashes, however many rules
+//! and exceptions name it, and only if they match in everything else.
 
 use super::host_rules::{Embedded, RequestHashes};
 use super::name_set::HostHashes;
@@ -16,7 +16,7 @@ pub(super) struct ListUnion {
     rules: RuleSet,
 }
 
-/// All unions of lists, and the number of the union of each rule and exception.
+/// All unions of lists, and the number of the union for each rule and exception.
 #[derive(Debug, Default)]
 pub(super) struct ListUnions {
     unions: Vec<ListUnion>,
@@ -46,7 +46,7 @@ impl ListUnions {
     }
 }
 
-/// What was found in lists, one bit for each list.
+/// The lists that were searched, one bit for each list: with and without the host.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     with: u64,
@@ -59,14 +59,14 @@ pub(super) struct Search<'a, F> {
     /// Rules that were not returned yet, and exceptions.
     left: RuleSet,
     hashes: &'a RequestHashes,
-    /// Whether the list with a number has a host.
+    /// Returns true if the list with a number contains a host.
     has: F,
     all: Asked,
     certain: Asked,
 }
 
 impl<'a, F: Fn(usize, &HostHashes) -> bool> Search<'a, F> {
-    /// Begins with rules and exceptions that match in everything but their lists.
+    /// Starts with rules and exceptions that match in everything but their lists.
     pub(super) fn new(
         unions: &'a ListUnions,
         left: RuleSet,
@@ -83,7 +83,7 @@ impl<'a, F: Fn(usize, &HostHashes) -> bool> Search<'a, F> {
         }
     }
 
-    /// The next matching rule, of `rule_count` in all. Its exceptions are not considered.
+    /// The next matching rule, out of `rule_count` rules. Exceptions are not considered.
     pub(super) fn next_rule(&mut self, rule_count: usize) -> Option<usize> {
         loop {
             let number = self.left.first().filter(|number| *number < rule_count)?;
@@ -99,7 +99,8 @@ impl<'a, F: Fn(usize, &HostHashes) -> bool> Search<'a, F> {
         self.left.contains(number) && self.is_listed(number)
     }
 
-    /// Whether one of its lists has the host. Otherwise everything with the same lists is removed.
+    /// Returns true if a list of this entry contains the host. Otherwise all entries with the same
+    /// lists are removed.
     fn is_listed(&mut self, number: usize) -> bool {
         let union = self.unions.of(number);
         let (hashes, asked) = match (union.takes, &self.hashes.certain) {

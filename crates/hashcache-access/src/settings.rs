@@ -1,7 +1,7 @@
 //! Access rules as the operator wrote them.
 //!
 //! Made by `hashcache-cli`; `rules` compiles them. Invariant: a condition that is given is not
-//! empty: an empty list would match nothing, or, read carelessly, everything.
+//! empty: an empty list would match nothing, or, if the code were careless, everything.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,23 +14,23 @@ use super::destination::Destination;
 use super::list::ListFormat;
 use super::times::WeekSpan;
 
-/// What a rule does with the requests that it matches.
+/// The action of a rule for the requests that it matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessAction {
-    /// They are served.
+    /// The requests are served.
     Allow,
-    /// They are refused.
+    /// The requests are refused.
     Deny,
-    /// They are served; `CONNECT` makes a tunnel, whatever `intercept` says.
+    /// The requests are served; `CONNECT` makes a tunnel, whatever the value of `intercept`.
     Tunnel,
-    /// They are served by the origin: nothing is looked up or stored.
+    /// The requests are served by the origin: the cache is neither read nor written.
     NoCache,
-    /// They are served within the limits that the rule names.
+    /// The requests are served within the limits that the rule names.
     Limit,
 }
 
 impl AccessAction {
-    /// The words for actions.
+    /// All actions and their names in settings.
     pub const ALL: [(&'static str, Self); 5] = [
         ("allow", Self::Allow),
         ("deny", Self::Deny),
@@ -45,15 +45,15 @@ impl AccessAction {
 pub enum RuleClients {
     /// Every client.
     All,
-    /// Clients that are served where no rule matches.
+    /// Clients that are served if no rule matches.
     Local,
-    /// A network of `[networks]`, by its name.
+    /// A network in `[networks]`, by name.
     Named(String),
-    /// The clients of a network.
+    /// The clients in a network.
     Network(Prefix),
 }
 
-/// Conditions on a request. All that are given must hold.
+/// Conditions on a request. All given conditions must be met.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessConditions {
     /// Clients by address.
@@ -62,56 +62,57 @@ pub struct AccessConditions {
     pub users: Option<Vec<String>>,
     /// Users by group.
     pub groups: Option<Vec<String>>,
-    /// Hosts of URLs and of `CONNECT`.
+    /// Hosts in URLs and in `CONNECT`.
     pub destinations: Option<Vec<Destination>>,
-    /// Lists that have the host, by their names.
+    /// Lists that contain the host, by name.
     pub lists: Option<Vec<String>>,
-    /// Their ports.
+    /// The ports of these hosts.
     pub ports: Option<Vec<ConnectPort>>,
-    /// Methods, case-sensitive as HTTP has them.
+    /// Methods, case-sensitive as in HTTP.
     pub methods: Option<Vec<String>>,
-    /// Times of the local week.
+    /// Times in the local week.
     pub times: Option<Vec<WeekSpan>>,
 }
 
 impl AccessConditions {
-    /// Whether they are about certain users.
+    /// Returns true if the conditions name users or groups.
     pub(super) fn need_user(&self) -> bool {
         self.users.is_some() || self.groups.is_some()
     }
 
-    /// Whether they are about certain hosts.
+    /// Returns true if the conditions name hosts or lists.
     pub(super) fn are_about_hosts(&self) -> bool {
         self.destinations.is_some() || self.lists.is_some()
     }
 
-    /// Whether requests of one client to one host and port may differ in them, apart from the user.
+    /// Returns true if the result may differ, apart from the user, for requests from the same
+    /// client to the same host and port.
     pub(super) fn vary(&self) -> bool {
         self.methods.is_some() || self.times.is_some()
     }
 
-    /// Whether every request of their clients meets them.
+    /// Returns true if every request from the named clients meets the conditions.
     pub(super) fn are_blanket(&self) -> bool {
         !self.need_user() && !self.are_about_hosts() && !self.vary() && self.ports.is_none()
     }
 }
 
-/// One rule. It matches a request that meets its conditions and no exception.
+/// A rule. It matches a request that meets the conditions and no exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessRule {
-    /// Its name, for pages and logs.
+    /// The name, for pages and logs.
     pub name: Option<String>,
-    /// What it does.
+    /// The action.
     pub action: AccessAction,
-    /// Its conditions.
+    /// The conditions.
     pub conditions: AccessConditions,
-    /// Its exceptions: a request that meets one of them is left to the rules that follow.
+    /// The exceptions: a request that meets an exception is left to the rules that follow.
     pub except: Vec<AccessConditions>,
-    /// Limits within which the requests are served, by their names.
+    /// Limits within which the requests are served, by name.
     pub limits: Option<Vec<String>>,
     /// The reason, for the page that refuses.
     pub reason: Option<String>,
-    /// The rule as the operator wrote it, and where, for explanations.
+    /// The rule as the operator wrote it, and the place in the settings, for explanations.
     pub written: Option<String>,
 }
 
@@ -129,7 +130,7 @@ impl AccessRule {
         }
     }
 
-    /// True if the rule or one of its exceptions names users or groups.
+    /// True if the rule or an exception names users or groups.
     pub(super) fn needs_user(&self) -> bool {
         self.all_conditions().any(AccessConditions::need_user)
     }
@@ -143,30 +144,30 @@ impl AccessRule {
 /// A list of hosts in files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListSettings {
-    /// Its name in rules.
+    /// The name in rules.
     pub name: String,
-    /// Its files; together they are the list.
+    /// The files; together they are the list.
     pub files: Vec<PathBuf>,
-    /// How their lines are written.
+    /// The format of the lines.
     pub format: ListFormat,
 }
 
-/// All that is configured about access.
+/// All access settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccessSettings {
-    /// The rules; the first that matches decides.
+    /// The rules; the first rule that matches decides.
     pub rules: Vec<AccessRule>,
     /// The groups that rules may name, with their users.
     pub groups: BTreeMap<String, Vec<String>>,
     /// The lists that rules may name.
     pub lists: Vec<ListSettings>,
-    /// The limits that rules may name, by their names; the proxy has them by these numbers.
+    /// The limits that rules may name, by name; the proxy uses the indices in this list.
     pub limits: Vec<String>,
     /// Names for networks.
     pub networks: BTreeMap<String, Vec<Prefix>>,
-    /// Prefixes of this network's translators, besides the well-known one: an address within one is
-    /// also the IPv4 address that it embeds.
+    /// Prefixes of this network's translators, in addition to the well-known prefix: an address
+    /// within a prefix is also the IPv4 address that it embeds.
     pub nat64: Vec<Nat64>,
-    /// A person to ask, for pages that refuse.
+    /// The contact for questions, for pages that refuse.
     pub contact: Option<String>,
 }

@@ -1,19 +1,20 @@
 //! Times of the week, as rules have them: `Mon-Fri 08:00-15:30`.
 //!
-//! Read from the settings; asked by `rules` once a minute. Invariant: a span of hours that ends at
-//! or before its beginning ends on the next day, which is part of the day on which it began.
+//! Read from the settings; `rules` compares them once a minute. Invariant: if the end of the hours
+//! is not after their start, the end is on the next day, but the whole span belongs to the day on
+//! which it starts.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A minute of the local week; 0 is Monday, 00:00.
+/// A minute in the local week; 0 is Monday, 00:00.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WeekMinute(u16);
 
 impl WeekMinute {
-    /// The minute of a local time, in seconds since the beginning of 1970 on local clocks.
+    /// The minute of a local time, in seconds since the start of 1970 on local clocks.
     pub fn of_local(seconds: i64) -> Self {
-        // 1970 began on a Thursday.
+        // 1970 started on a Thursday.
         let minute = seconds.div_euclid(60) + 3 * i64::from(DAY);
         let minute = minute.rem_euclid(7 * i64::from(DAY));
         Self(u16::try_from(minute).unwrap_or_default())
@@ -44,7 +45,7 @@ pub struct WeekSpan {
 pub struct WeekSpanError;
 
 impl WeekSpan {
-    /// Whether `minute` lies within.
+    /// Returns true if `minute` is within the span.
     pub fn contains(&self, WeekMinute(minute): WeekMinute) -> bool {
         let (day, at) = (minute / DAY, minute % DAY);
         let has = |day: u16| self.days & (1 << day) != 0;
@@ -113,7 +114,7 @@ fn read_time(text: &str) -> Option<u16> {
     (minute < 60 && hour * 60 + minute <= DAY).then_some(hour * 60 + minute)
 }
 
-/// Minutes of a day.
+/// Minutes in a day.
 const DAY: u16 = 24 * 60;
 const EVERY_DAY: u8 = 0x7f;
 const DAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];

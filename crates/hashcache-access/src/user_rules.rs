@@ -1,7 +1,8 @@
 //! The rules that a user may match.
 //!
-//! Cost: a name and a number for each user that rules and groups name. Users whom no rule names
-//! and who are in the same groups share a set of rules, so a set is made for each kind of user.
+//! Cost: a name and a number for each user that rules and groups name. Users that no rule names and
+//! that are in the same groups share a set of rules, so there is a set for each user that a rule
+//! names and for each combination of groups.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,10 +14,10 @@ use super::settings::{AccessConditions, AccessSettings};
 /// The rules that each user may match.
 #[derive(Debug, Default)]
 pub(super) struct UserRules {
-    /// The number of the set of each user that rules or groups name.
+    /// The number of each user's set, for users that rules or groups name.
     numbers: HashMap<Box<str>, usize>,
     sets: Vec<RuleSet>,
-    /// Rules that are for any user.
+    /// Rules for any user.
     for_any: RuleSet,
     /// Rules that match if the user cannot be known.
     for_unknowable: RuleSet,
@@ -38,7 +39,7 @@ impl UserRules {
         let named: Vec<HashSet<&str>> = users
             .map(|users| users.map(String::as_str).collect())
             .collect();
-        // Which groups a user has decides alone about users that no rule names.
+        // For users that no rule names, only the groups decide.
         let mut of_groups: HashMap<&[&str], usize> = HashMap::new();
         let groups_of = groups_of_users(settings);
         for user in named.iter().flatten() {
@@ -61,7 +62,7 @@ impl UserRules {
         made
     }
 
-    /// Notes the set of a user that a rule names.
+    /// Stores the set of a user that a rule names.
     fn add(&mut self, user: &str, set: RuleSet) {
         if !self.numbers.contains_key(user) {
             self.numbers.insert(user.into(), self.sets.len());
@@ -69,7 +70,7 @@ impl UserRules {
         }
     }
 
-    /// The rules that may match a request of `user`.
+    /// The rules that may match a request from `user`.
     pub(super) fn of(&self, user: RequestUser<'_>) -> &RuleSet {
         match user {
             RequestUser::Known(name) => {
@@ -87,13 +88,13 @@ impl UserRules {
     }
 }
 
-/// The groups of each user that is in one, in the order of their names.
+/// The groups of each user that is in a group, in the order of the groups' names.
 fn groups_of_users(settings: &AccessSettings) -> HashMap<&str, Vec<&str>> {
     let mut groups_of: HashMap<&str, Vec<&str>> = HashMap::new();
     for (group, users) in &settings.groups {
         for user in users {
             let groups = groups_of.entry(user).or_default();
-            // A user may be twice in one group.
+            // A user may be twice in a group.
             if groups.last() != Some(&group.as_str()) {
                 groups.push(group);
             }
@@ -102,7 +103,8 @@ fn groups_of_users(settings: &AccessSettings) -> HashMap<&str, Vec<&str>> {
     groups_of
 }
 
-/// The rules that a user with these groups may match; `is_named` says whether a rule names it.
+/// The rules that a user with these groups may match; `is_named` returns true if an entry names the
+/// user.
 fn set_for(entries: &[Entry<'_>], is_named: impl Fn(usize) -> bool, groups: &[&str]) -> RuleSet {
     let is_in = |group: &String| groups.contains(&group.as_str());
     let matched = entries.iter().enumerate().filter(|(number, entry)| {

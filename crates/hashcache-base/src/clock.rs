@@ -1,32 +1,34 @@
-//! The time of day, on machines whose clock may have no battery.
+//! The time of day, for machines that may have no battery for the clock.
 //!
-//! Freshness, `Date`, the access log and certificates use it. Time is an anchor plus
-//! `CLOCK_BOOTTIME`, which counts through a suspend and which no program can set. At the start the
-//! time is the latest of the system clock, the last known time before the power failed (the kept
-//! time), and the release day of this version. The system clock is compared each second: a step
-//! forward moves the anchor, a step back only makes the time suspect.
+//! Freshness, `Date`, the access log and certificate checks use this clock. The time is an anchor
+//! plus `CLOCK_BOOTTIME`, because that clock counts through a suspend and no program can set it. At
+//! the start the time is the latest of three: the system clock, the last known time before the
+//! power failed (the kept time), and the release day of this version. The system clock is compared
+//! each second: a step forward moves the anchor, a step back only makes the time suspect.
 //!
 //! The system clock is *plausible* while it is after the release, and not further behind our time
-//! than a quartz clock can be wrong (`SYSTEM_WRONG_MS`). Then it decides, and `Date` fields of
-//! origins move the time by no more than that. Otherwise the time is taken from origins, under four
-//! rules:
+//! than a quartz clock can be wrong (`SYSTEM_WRONG_MS`). Then the system clock decides, and `Date`
+//! fields from origins move the time by no more than that. Otherwise the time is taken from
+//! origins, under four rules:
 //!
-//! - Only an origin whose certificate was verified is a witness. Otherwise an attacker could name
+//! - Only an origin with a verified certificate is a witness. Otherwise an attacker could name
 //!   three hosts in a page, or change responses on the path.
-//! - A certificate limits the dates of its owner: none outside its validity, and none more than
-//!   `STEP_MAX_SECONDS` after its beginning. So a false date is limited by the certificate.
-//! - Three witnesses must agree, and be the majority of those seen within the hour. Origins of one
-//!   network, and one host on several ports, are one witness.
+//! - A certificate limits the dates that the owner may claim: no date outside the validity, and no
+//!   date more than `STEP_MAX_SECONDS` after the start of the validity. So the certificate limits a
+//!   false date.
+//! - Three witnesses must agree, and must be the majority of all witnesses within the hour. Origins
+//!   in the same network, and one host on several ports, count as one witness.
 //! - The time may move back, so that honest witnesses can correct it without a restart. A response
 //!   that was stored "in the future" is stale and is validated.
 //!
-//! Verifying a certificate needs the time, and the time needs verified certificates. While the time
-//! rests on the kept time alone, a certificate that begins after our time is checked at its own
-//! beginning: an authority has signed that this moment is past. If most witnesses show certificates
-//! that are not valid at our time, each is checked within its own validity, until the witnesses
-//! agree on the time. Neither happens while the system clock is plausible.
+//! Verifying a certificate needs the time, and the time needs verified certificates. While our time
+//! is based only on the kept time, a certificate that becomes valid after our time is checked at
+//! the start of that validity: an authority has signed that this moment is past. If most witnesses
+//! show certificates that are not valid at our time, each certificate is checked within that
+//! certificate's validity, until the witnesses agree on the time. Neither happens while the system
+//! clock is plausible.
 //!
-//! Cost: `now` is one read of a clock in user space and one atomic load.
+//! Cost: `now` reads a clock in user space and one atomic variable.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -60,7 +62,7 @@ impl UnixMillis {
     }
 }
 
-/// The clock of the process; one, shared by all workers.
+/// The clock of the process; all workers share it.
 #[derive(Debug)]
 pub struct Clock {
     source: TimeSource,
@@ -68,12 +70,12 @@ pub struct Clock {
     anchor_ms: AtomicU64,
     suspect: AtomicBool,
     evidence: Mutex<Samples>,
-    /// Where the last known time is kept.
+    /// File for the last known time.
     path: Option<PathBuf>,
 }
 
 impl Clock {
-    /// Starts from the system clock and the last known time in `path`, if there is one.
+    /// Starts from the system clock and from the last known time in `path`, if there is a file.
     ///
     /// An unreadable or invalid file counts as missing, and will be replaced.
     pub fn start(path: Option<PathBuf>) -> Self {
@@ -99,7 +101,7 @@ impl Clock {
         clock
     }
 
-    /// The time.
+    /// The current time.
     pub fn now(&self) -> UnixMillis {
         UnixMillis(
             self.source
@@ -108,29 +110,30 @@ impl Clock {
         )
     }
 
-    /// Whether the time may be wrong by more than seconds.
+    /// Returns true if the time may be wrong by more than seconds.
     pub fn suspect(&self) -> bool {
         self.suspect.load(Relaxed)
     }
 
-    /// Compares with the system clock and follows it forward; `keep` does this each second.
+    /// Compares our time with the system clock and follows it forward; `keep` calls this each
+    /// second.
     pub fn tick(&self) {
         let mut evidence = self.evidence();
         let (boot, wall) = (self.source.boot_ms(), self.source.wall_ms());
         let now = boot.saturating_add(self.anchor_ms.load(Relaxed));
         if wall > now.saturating_add(STEP_MS) && is_believable(wall) {
             self.anchor_ms.store(wall.saturating_sub(boot), Relaxed);
-            // The witnesses' dates were compared with the old time.
+            // The verdict is about the old time: the witnesses' dates were compared with that.
             evidence.verdict = ClockVerdict::Open;
         }
         self.conclude(&evidence, boot, wall);
     }
 
-    /// Notes that `host` at `peer` has just shown a verified certificate of this validity.
+    /// Notes that `host` at `peer` has just shown a verified certificate with this validity.
     pub fn verified(&self, host: &Host, peer: IpAddr, validity: Validity) {
         let mut evidence = self.evidence();
         let boot_ms = self.source.boot_ms();
-        // Its last date still counts: it has shown the same name again.
+        // The last date from this host still counts: the host has proved the same name again.
         let says = match evidence.of(host) {
             Some(SampleTime::Time { anchor_ms, .. }) => SampleTime::Time {
                 anchor_ms,
@@ -166,7 +169,7 @@ impl Clock {
             return;
         }
         let (boot, wall) = (self.source.boot_ms(), self.source.wall_ms());
-        // `Date` has lost its fraction of a second, half a second on average.
+        // `Date` has lost the fraction of a second: half a second on average.
         let anchor_ms = (date * 1000 + 500).saturating_sub(boot);
         let says = SampleTime::Time {
             anchor_ms,
@@ -179,7 +182,7 @@ impl Clock {
         self.conclude(&evidence, boot, wall);
     }
 
-    /// Moves to the anchor on which the witnesses agree, within the limits on their trust.
+    /// Moves to the anchor on which the witnesses agree, within the limits on the trust in them.
     fn follow(&self, agreed: u64, boot: u64, wall: u64) -> ClockVerdict {
         let anchor = self.anchor_ms.load(Relaxed);
         if agreed.abs_diff(anchor) <= DISAGREE_MS {
@@ -198,7 +201,7 @@ impl Clock {
         ClockVerdict::Agree
     }
 
-    /// The time at which a certificate of this validity is checked, seconds since 1970.
+    /// The time at which to check a certificate with this validity, seconds since 1970.
     pub fn certificate_time(&self, validity: Validity) -> u64 {
         let now = self.now();
         if is_plausible(self.source.wall_ms(), now.0) {
@@ -225,7 +228,7 @@ impl Clock {
         self.suspect.store(suspect, Relaxed);
     }
 
-    /// Keeps the time for the next start; the file is replaced as a whole or not at all.
+    /// Saves the time for the next start; the file is replaced as a whole or not at all.
     pub fn persist(&self) -> io::Result<()> {
         let Some(path) = &self.path else {
             return Ok(());
@@ -234,7 +237,7 @@ impl Clock {
         replace(path, format!("{seconds}\n").as_bytes())
     }
 
-    /// Watches the system clock each second and keeps the time each minute; never ends.
+    /// Compares the system clock each second and saves the time each minute; never returns.
     pub async fn keep(self: Arc<Self>) {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -252,7 +255,7 @@ impl Clock {
                 Ok(Err(error)) => Some(error),
                 Err(error) => Some(io::Error::other(error)),
             };
-            // Once per series of failures: a full disk stays full for a while.
+            // Logged once per series of failures: a full disk stays full for a while.
             if let (Some(error), false) = (&error, failing) {
                 tracing::warn!(%error, "last known time not saved");
             }
@@ -268,14 +271,14 @@ impl Clock {
 /// The validity of a certificate, seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// The first second.
+    /// The first valid second.
     pub not_before: u64,
-    /// The last one.
+    /// The last valid second.
     pub not_after: u64,
 }
 
 impl Validity {
-    /// Whether the owner of the certificate may claim this date.
+    /// Returns true if the owner of the certificate may claim this date.
     fn bears(self, date: u64) -> bool {
         let last = self.not_after;
         let last = last.min(self.not_before.saturating_add(STEP_MAX_SECONDS));
@@ -283,7 +286,7 @@ impl Validity {
     }
 }
 
-/// The witnesses' recent samples.
+/// Recent samples from the witnesses.
 #[derive(Debug, Default)]
 struct Samples {
     verdict: ClockVerdict,
@@ -300,11 +303,11 @@ enum ClockVerdict {
     Agree,
     /// The witnesses have another time, but the system clock is plausible and decides.
     Contradict,
-    /// Their certificates are not valid at our time.
+    /// The witnesses' certificates are not valid at our time.
     OutOfTime,
 }
 
-/// The latest sample of one host.
+/// The latest sample from a host.
 #[derive(Debug)]
 struct HostSample {
     host: Host,
@@ -315,11 +318,11 @@ struct HostSample {
 
 #[derive(Clone, Copy, Debug)]
 enum SampleTime {
-    /// It was verified, and has sent no date yet.
+    /// The host was verified, and has sent no date yet.
     Nothing { validity: Validity },
-    /// It has sent a date.
+    /// The host has sent a date.
     Time { anchor_ms: u64, validity: Validity },
-    /// Its certificate is not valid at our time.
+    /// The host's certificate is not valid at our time.
     OutOfTime,
 }
 
@@ -355,7 +358,7 @@ impl Samples {
         });
         let mut anchors: Vec<u64> = times.collect();
         anchors.sort_unstable();
-        // A strict majority: of two equal groups that contradict each other, neither counts.
+        // A strict majority: if two equal groups contradict each other, neither counts.
         let crowd = (spoken / 2 + 1).max(AGREEING_HOSTS);
         anchors
             .windows(crowd)
@@ -370,7 +373,7 @@ impl Samples {
         out.count() >= (spoken / 2 + 1).max(AGREEING_HOSTS)
     }
 
-    /// Number of witnesses with a recent date.
+    /// Number of recent witnesses that have shown a date or an out-of-time certificate.
     fn spoken(&mut self, boot_ms: u64) -> usize {
         self.notes
             .retain(|note| boot_ms.saturating_sub(note.boot_ms) <= NOTE_LIFE_MS);
@@ -381,17 +384,18 @@ impl Samples {
     }
 }
 
-/// Whether the time is possible: after this release, and within twenty years of it.
+/// Returns true if the time is possible: after this release, and within 20 years of it.
 fn is_believable(ms: u64) -> bool {
     (RELEASED_SECONDS..BELIEVABLE_SECONDS).contains(&(ms / 1000))
 }
 
-/// Whether the system clock, with the time `wall`, is plausible compared to `now`.
+/// Returns true if the system clock, which shows `wall`, is plausible compared to `now`.
 fn is_plausible(wall: u64, now: u64) -> bool {
     is_believable(wall) && wall.saturating_add(SYSTEM_WRONG_MS) >= now
 }
 
-/// The network of an address, which one owner has at least: 256 addresses, or the /48 of a site.
+/// The network of `peer` that has a single owner at least: 256 IPv4 addresses, or the IPv6 /48 of a
+/// site.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & !0xff).into(),
@@ -399,7 +403,7 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// The sources of boot time and wall time.
+/// Where boot time and wall time are read.
 enum TimeSource {
     System,
     #[cfg(any(test, feature = "testing"))]
@@ -430,7 +434,7 @@ impl std::fmt::Debug for TimeSource {
     }
 }
 
-/// A clock before 1970 was set so on purpose; 1970 is as good.
+/// A system clock before 1970 was set so on purpose; 1970 is as good.
 fn read_ms(clock: ClockId) -> u64 {
     let time = clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -463,17 +467,17 @@ const STEP_MS: u64 = 2_000;
 /// How much a plausible system clock can be wrong: a bad quartz loses 100 parts in a million, which
 /// is ten minutes in ten weeks without a time server.
 const SYSTEM_WRONG_MS: u64 = 600_000;
-/// How far after the beginning of its certificate a witness may claim a date: public authorities
-/// sign for at most 398 days (CA/Browser Forum, section 6.3.2), plus two for skew. Private ones
-/// sign for decades.
+/// A witness may claim a date at most this long after the certificate becomes valid: public
+/// authorities sign for at most 398 days (CA/Browser Forum, section 6.3.2), plus two for skew.
+/// Private authorities sign for decades.
 const STEP_MAX_SECONDS: u64 = 400 * 86_400;
-/// Hosts agree if their clocks differ by at most this; `Date` has a resolution of a second, and
+/// Hosts agree if their clocks differ by at most this. `Date` has a resolution of a second, and
 /// lines are slow.
 const AGREE_MS: u64 = 10_000;
-/// Minimum difference at which the hosts are right and we are wrong.
+/// If the difference is larger than this, the hosts are right and our time is wrong.
 const DISAGREE_MS: u64 = 60_000;
 const AGREEING_HOSTS: usize = 3;
-/// More samples than the networks of an attacker who fills the table.
+/// More samples than an attacker has networks to fill the table with.
 const NOTES: usize = 64;
 const NOTE_LIFE_MS: u64 = 3_600_000;
 const PERSIST_SECONDS: u64 = 60;

@@ -1,8 +1,8 @@
-//! Every reason for which a request is not answered as asked, with its status and its name.
+//! Every reason for which a request fails or is refused, with a status and a name.
 //!
 //! One value serves the error page, the access log, `Proxy-Status` (RFC 9209) and the metrics, so
 //! that the four never disagree. Made wherever a request can fail; read by `page`, `access_log` and
-//! `request` of the proxy.
+//! `request` in the proxy.
 //!
 //! Invariant: the status of a failure is never a success.
 
@@ -18,73 +18,74 @@ mod link;
 
 pub use self::link::LinkFault;
 
-/// An access rule that refuses a request, as the person at the client is told.
+/// An access rule that refuses a request, with the details for the error page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleDenial {
-    /// The name of the rule, or its number.
+    /// The name or the number of the rule.
     pub rule: Box<str>,
-    /// Why it refuses, in the operator's words.
+    /// Why the rule refuses, in the operator's words.
     pub reason: Option<Box<str>>,
-    /// The person to ask.
+    /// The contact that the operator named for questions.
     pub contact: Option<Box<str>>,
 }
 
-/// A quota that is used up, as the person at the client is told.
+/// A used-up quota, with the details for the error page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaDenial {
-    /// The name of the limit.
+    /// The limit's name.
     pub limit: Box<str>,
     /// Bytes in each period.
     pub bytes: u64,
     /// The name of the period: "day".
     pub period: &'static str,
-    /// When it begins anew, on the local clock.
+    /// When the next period starts, on the local clock.
     pub ends: Box<str>,
-    /// How long until then.
+    /// Time until then.
     pub wait: Duration,
-    /// The person to ask.
+    /// The contact that the operator named for questions.
     pub contact: Option<Box<str>>,
 }
 
-/// A limit on requests that was reached, as the person at the client is told.
+/// A limit on requests that was reached, with the details for the error page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestRateDenial {
-    /// The name of the limit.
+    /// The limit's name.
     pub limit: Box<str>,
-    /// Requests per second that it allows.
+    /// Requests per second that the limit allows.
     pub per_second: u64,
-    /// How long until the next request may come.
+    /// Time until the limit allows the next request.
     pub wait: Duration,
-    /// The person to ask.
+    /// The contact that the operator named for questions.
     pub contact: Option<Box<str>>,
 }
 
-/// Why a request could not be answered as asked.
+/// Why a request failed or was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The request head was refused by `hashcache-wire` or by the parse of its target.
+    /// `hashcache-wire` refused the request head, or the target could not be parsed.
     Refused {
-        /// The status of the response, an error.
+        /// The response status, an error.
         status: StatusCode,
-        /// Why, in words for the person who sees the error page.
+        /// Why, in words for the person at the client, shown on the error page.
         reason: &'static str,
     },
-    /// A forward proxy got the path of a resource without its host, as a web server would.
+    /// A forward proxy got a resource's path without the host, as a web server would.
     OriginForm,
     /// The client's address is not on the list.
     ClientDenied {
-        /// Address of the client.
+        /// The client's address.
         client: IpAddr,
     },
     /// A rule needs the user, and the client has sent no right login.
     LoginNeeded {
-        /// Which login, as the browser shows it (RFC 9110, section 11.5).
+        /// The realm, which the browser shows (RFC 9110, section 11.5).
         realm: Arc<str>,
     },
-    /// A rule needs the user, and the client does not know that it speaks to a proxy, so it cannot
-    /// be asked for a login.
+    /// A rule needs the user, but a login cannot be requested, because the client does not know
+    /// that it speaks to a proxy.
     LoginImpossible,
-    /// Too many checks of passwords for this client.
+    /// No password is checked for this client now: too many checks are in progress, or too many
+    /// passwords were wrong.
     TooManyLogins,
     /// An access rule refuses the request.
     RuleDenied(Box<RuleDenial>),
@@ -96,17 +97,17 @@ pub enum Failure {
     ClientLimit,
     /// `CONNECT` to a port that is not allowed.
     ConnectPortDenied {
-        /// Port of the tunnel.
+        /// The tunnel's port.
         port: u16,
     },
     /// A resource at a port that is not allowed.
     PortDenied {
-        /// Port of the resource.
+        /// The resource's port.
         port: u16,
     },
     /// The destination's address is not allowed.
     DestinationDenied {
-        /// Address of the destination.
+        /// The destination's address.
         address: IpAddr,
     },
     /// The request has passed through this proxy before (`Via`).
@@ -125,54 +126,54 @@ pub enum Failure {
     ConnectTimeout(Duration),
     /// The origin's certificate was not accepted.
     TlsCertificate(&'static str),
-    /// The origin ended the handshake with an alert.
+    /// The origin aborted the handshake with an alert.
     TlsAlert(&'static str),
     /// The handshake failed for another reason.
     TlsProtocol(&'static str),
-    /// The connection ended before the response head was complete.
+    /// The connection was closed before the response head was complete.
     ConnectionTerminated,
     /// No first byte in time.
     FirstByteTimeout(Duration),
     /// No further byte in time.
     ReadTimeout(Duration),
-    /// The origin's connection ended in the middle of a body.
+    /// The origin's connection was closed in the middle of a body.
     ResponseIncomplete,
     /// The origin sent a message that is not HTTP, or that is ambiguous.
     ResponseMalformed(&'static str),
-    /// The limits on upstream connections are reached and none became free in time.
+    /// The limits on upstream connections are reached and no connection became free in time.
     UpstreamLimit,
     /// `Cache-Control: only-if-cached` and no stored response.
     NotCached,
-    /// The origin answered another request for the same resource, which this one waited for, with
-    /// this error.
+    /// This request waited for another request for the same resource, and the origin answered that
+    /// request with an error.
     OriginStatus {
         /// Status of the origin's response.
         status: u16,
     },
-    /// A peer did not make a tunnel, or asked for credentials that we do not have.
+    /// A peer did not make a tunnel, or requires credentials that we do not have.
     PeerStatus {
         /// Status of the peer's response.
         status: u16,
     },
-    /// An FTP server refused a command that a transfer needs, or ended the connection.
+    /// An FTP server refused a command that a transfer needs, or closed the connection.
     FtpReply {
         /// The reply (RFC 959, section 4.2).
         code: u16,
     },
-    /// The resource may only be fetched through peers, and none can be asked.
+    /// The resource may only be fetched through peers, and no peer is available.
     NoRoute,
-    /// The line to the Internet counts as down, so nothing was asked.
+    /// The line to the Internet counts as down, so no request was sent.
     Offline,
     /// A scheme or method that this proxy does not support.
     NotImplemented(&'static str),
-    /// There is no link to a parent that is used by a link alone.
+    /// There is no link to a parent that can only be used through a link.
     Link(LinkFault),
     /// An internal error.
     Internal(&'static str),
 }
 
 impl Failure {
-    /// Every word of `slug`, for counters.
+    /// Every return value of `slug`, for counters.
     pub const SLUGS: [&'static str; 38] = [
         "refused",
         "origin-form",
@@ -214,8 +215,8 @@ impl Failure {
         "internal",
     ];
 
-    /// The status of our own response: that of RFC 9209, unless another one says more (RFC 9110;
-    /// for loops RFC 5842).
+    /// The status of our own response: the status in RFC 9209, unless RFC 9110 (for loops RFC 5842)
+    /// has a more precise status.
     pub fn status(&self) -> StatusCode {
         match self {
             // A refusal must not look like a success or a redirect.
@@ -233,7 +234,7 @@ impl Failure {
             Self::DestinationDenied { .. } | Self::LoginImpossible => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NotCached | Self::Offline => StatusCode::GATEWAY_TIMEOUT,
-            // As the origin answered the request that was sent for both.
+            // The same status as in the origin's response, if it is a 5xx.
             Self::OriginStatus { status } => StatusCode::from_u16(*status)
                 .ok()
                 .filter(StatusCode::is_server_error)
@@ -274,7 +275,7 @@ impl Failure {
             Self::TlsAlert(_) => ProxyError::TlsAlertReceived,
             Self::TlsProtocol(_) => ProxyError::TlsProtocolError,
             Self::ConnectionTerminated => ProxyError::ConnectionTerminated,
-            // Not `http_response_timeout`, which is about the whole response; this is about
+            // Not `http_response_timeout`: that type means the whole response, but this limit is on
             // silence.
             Self::FirstByteTimeout(_) | Self::ReadTimeout(_) => ProxyError::ConnectionReadTimeout,
             Self::ResponseIncomplete => ProxyError::HttpResponseIncomplete,
@@ -286,14 +287,13 @@ impl Failure {
             | Self::NoRoute
             | Self::Offline
             | Self::Link(_) => ProxyError::DestinationUnavailable,
-            // Answered without an attempt to reach the next hop, and not an error of any other
-            // party.
+            // Answered without an attempt to reach the next hop, so no other party made an error.
             Self::NotCached | Self::NotImplemented(_) => ProxyError::ProxyInternalResponse,
             Self::Internal(_) => ProxyError::ProxyInternalError,
         }
     }
 
-    /// The field `Proxy-Status` of the proxy `name`.
+    /// The field `Proxy-Status` from the proxy `name`.
     pub fn proxy_status(&self, name: &str) -> HeaderValue {
         let error = self.error();
         let status = ProxyStatus {
@@ -358,7 +358,7 @@ impl Failure {
         }
     }
 
-    /// Whether a rule of the operator forbids what the client asked for.
+    /// Returns true if an operator's rule forbids the request.
     pub fn is_denial(&self) -> bool {
         matches!(
             self,
@@ -375,8 +375,8 @@ impl Failure {
         )
     }
 
-    /// Whether the fields of the request can be the cause of a failure of the next hop: whether the
-    /// next hop has read the request and answered it, or hung up.
+    /// Returns true if the request's fields can be the cause of the failure: the next hop has read
+    /// the request and answered it, or has closed the connection.
     pub fn may_be_of_fields(&self) -> bool {
         matches!(
             self,
@@ -387,8 +387,9 @@ impl Failure {
         )
     }
 
-    /// Whether the next hop or the way to it has failed, so that another request for the same
-    /// resource would fail too. Failures by limits and rules of this proxy are of one client.
+    /// Returns true if the next hop or the path to it has failed, so that another request for the
+    /// same resource would fail too. Failures by limits and rules of this proxy concern only the
+    /// client.
     pub fn is_of_next_hop(&self) -> bool {
         match self {
             Self::NameNotFound
@@ -432,7 +433,7 @@ impl Failure {
         }
     }
 
-    /// The field that asks a client for its login (RFC 7617), if that is what is missing.
+    /// The field that requests a login from the client (RFC 7617), if the login is missing.
     pub fn challenge(&self) -> Option<HeaderValue> {
         let Self::LoginNeeded { realm } = self else {
             return None;
@@ -444,12 +445,12 @@ impl Failure {
     /// When a client should try again, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            // A connection becomes free within seconds. A random value, because many clients with
-            // the same one would all return at once.
+            // A connection becomes free within seconds. Not 1 s: many clients that all wait for 1 s
+            // would return together.
             Self::ClientLimit | Self::UpstreamLimit | Self::TooManyLogins => {
                 Some(Duration::from_secs(5))
             }
-            // What the origin says about it is for the client of the request that it answered.
+            // The origin's own `Retry-After` is only for the client that sent the answered request.
             Self::OriginStatus { status: 503 } => Some(Duration::from_secs(5)),
             Self::QuotaUsed(denial) => Some(whole_seconds(denial.wait)),
             Self::TooManyRequests(denial) => Some(whole_seconds(denial.wait)),
@@ -458,13 +459,13 @@ impl Failure {
     }
 }
 
-/// A time to wait as `Retry-After` can tell it: whole seconds, at least one.
+/// A time to wait in the form of `Retry-After`: whole seconds, rounded up, at least one.
 fn whole_seconds(wait: Duration) -> Duration {
     let begun = u64::from(wait.subsec_nanos() > 0);
     Duration::from_secs(wait.as_secs().saturating_add(begun).max(1))
 }
 
-/// For logs: a phrase of this level only.
+/// For logs: a phrase for this level only.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -528,7 +529,7 @@ impl std::error::Error for Failure {}
 
 #[cfg(any(test, feature = "testing"))]
 impl Failure {
-    /// One of each variant, for tests.
+    /// An example of each variant, for tests.
     pub fn each() -> Vec<Failure> {
         let second = Duration::from_secs(1);
         vec![

@@ -1,13 +1,13 @@
 //! Permits for a scarce resource that all clients use, such as threads: a fair queue.
 //!
-//! Used by `users` of `hashcache-access` for checks of passwords and by `dns` of
-//! `hashcache-upstream` for lookups of the system.
+//! Used by `users` in `hashcache-access` for password checks and by `dns` in `hashcache-upstream`
+//! for system lookups.
 //!
-//! Invariants: no owner has more than its share of the permits, so with two or more of them one is
-//! left to others. Owners that wait get permits in turn, whatever number of requests each has
-//! waiting: a request of an owner with none in progress waits for at most one other of each owner.
-//! A request that is given up leaves the queue.
-//! Cost: one lock and a few map entries per request; nothing is kept of owners without requests.
+//! Invariants: no owner has more than half of the permits (but at least one), so if there are two
+//! permits or more, a permit is left to other owners. Waiting owners get permits in turn, however
+//! many requests each has in the queue: a request from an owner with none in progress waits for at
+//! most one request from each other owner. A cancelled request leaves the queue.
+//! Cost: one lock and a few map entries per request; no state is kept for owners without requests.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -15,14 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// Permits for all; `K` is who asks, such as a client network.
+/// Permits for all owners; `K` identifies the owner, such as a client network.
 #[derive(Debug)]
 pub struct FairPermits<K: Clone + Eq + Hash>(Arc<Mutex<Queue<K>>>);
 
 #[derive(Debug)]
 struct Queue<K> {
     free: usize,
-    /// Permits that one owner may have.
+    /// Permits that an owner may have.
     share: usize,
     owners: HashMap<K, Owner>,
     /// Owners with waiting requests, in the order of their turns.
@@ -43,7 +43,7 @@ pub struct FairPermit<K: Clone + Eq + Hash> {
 }
 
 impl<K: Clone + Eq + Hash> FairPermits<K> {
-    /// As many as `permits`, of which one owner may have half.
+    /// A queue with `permits` permits; an owner may have half of them, at least one.
     pub fn new(permits: usize) -> Self {
         Self(Arc::new(Mutex::new(Queue {
             free: permits.max(1),
@@ -53,7 +53,7 @@ impl<K: Clone + Eq + Hash> FairPermits<K> {
         })))
     }
 
-    /// Waits for a permit of `owner`.
+    /// Waits for a permit for `owner`.
     pub async fn acquire(&self, owner: K) -> FairPermit<K> {
         let waiting = {
             let mut queue = lock(&self.0);
@@ -66,7 +66,7 @@ impl<K: Clone + Eq + Hash> FairPermits<K> {
             queue.give();
             waiting
         };
-        // The permit is taken where it is given: here it only becomes a guard, also if this future
+        // The permit is taken where it is given. Here it only becomes a guard, also if this future
         // is dropped before it is polled again.
         let mut waiting = Waiting {
             queue: Arc::clone(&self.0),
@@ -81,7 +81,7 @@ impl<K: Clone + Eq + Hash> FairPermits<K> {
         }
     }
 
-    /// Number of permits that nobody has.
+    /// Number of free permits.
     #[cfg(any(test, feature = "testing"))]
     pub fn free(&self) -> usize {
         lock(&self.0).free
@@ -110,7 +110,7 @@ impl<K: Clone + Eq + Hash> Drop for Waiting<K> {
         let mut queue = lock(&self.queue);
         self.given.close();
         match self.given.try_recv() {
-            // Given in this moment.
+            // The permit was given at this moment.
             Ok(()) => queue.give_back(&owner),
             Err(_) => queue.leave(&owner),
         }
@@ -162,7 +162,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.give();
     }
 
-    /// A request of `owner` has left the queue.
+    /// Removes a cancelled request of `owner` from the queue.
     fn leave(&mut self, owner: &K) {
         if let Some(entry) = self.owners.get_mut(owner) {
             entry.waiting.retain(|it| !it.is_closed());

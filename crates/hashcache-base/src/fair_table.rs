@@ -1,16 +1,18 @@
-//! A table of what was learned by requests, in which no client displaces what others need.
+//! A table of facts learned by requests, in which no client displaces other clients' rows.
 //!
-//! Used for what costs the next request some time to learn again: that an origin cannot be reached,
-//! ignores `Range`, has no HTTP/2. A table that was cleared when it is full would let one client
-//! make the proxy forget all of it, again and again.
+//! Used for facts that the next request would need time to learn again: that an origin cannot be
+//! reached, ignores `Range`, or has no HTTP/2. If a full table were cleared, a client could make
+//! the proxy forget all rows again and again.
 //!
-//! Invariants: at most `rows_max` rows. A row belongs to the client whose request has added it, and
-//! to no other one until it is over; it is as old as its last change. When there is no room, the
-//! client with most rows loses the older half of its own; the clients of a child count as one
-//! first, because a child numbers them as it likes. A client with less than a sixteenth of all rows
-//! does not fill the table: then as many of the oldest go, of its child if that has so many.
+//! Invariants: at most `rows_max` rows. A row belongs to the client that has added it, and to no
+//! other client until the row has expired; the age of a row counts from its last change. When there
+//! is no room, the client with most rows loses the older half of them. To find that client, all
+//! clients of a child are first counted together, because a child may number clients as it likes.
+//! If that client has less than a sixteenth of all rows, it does not fill the table. Then the
+//! oldest rows, a sixteenth of `rows_max`, are removed: from the child's rows if there are enough,
+//! otherwise from all rows.
 //! Cost: a new row in a full table needs a pass over all rows, and makes room for at least a
-//! thirty-second of them.
+//! thirty-second of the rows.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -19,7 +21,7 @@ use std::hash::Hash;
 
 use crate::share::Network;
 
-/// See the module's head. A row may belong to no client: the proxy itself has caused it.
+/// The table; see the module's head. A row without a client was caused by the proxy itself.
 #[derive(Clone, Debug)]
 pub struct FairTable<K, V> {
     rows: HashMap<K, Row<V>>,
@@ -31,7 +33,7 @@ pub struct FairTable<K, V> {
 struct Row<V> {
     value: V,
     client: Owner,
-    /// Rows are numbered anew as they are set.
+    /// Increases with each insert or change, so the lowest number is the oldest row.
     number: u64,
 }
 
@@ -39,7 +41,7 @@ struct Row<V> {
 pub type Owner = Option<Network>;
 
 impl<K: Eq + Hash, V> FairTable<K, V> {
-    /// An empty table for at most `rows_max` rows, at least one.
+    /// An empty table for at most `rows_max` rows (at least 1).
     pub fn new(rows_max: usize) -> Self {
         Self {
             rows: HashMap::new(),
@@ -56,7 +58,7 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
         self.rows.get(key).map(|row| &row.value)
     }
 
-    /// The value of `key`, to be changed. The row stays with its client.
+    /// The value of `key`, for a change. The row stays with its client.
     pub fn get_mut<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -71,8 +73,8 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
         self.insert_unless_over(key, value, client, |_| false);
     }
 
-    /// The same for a table whose rows end: a row that is over counts as absent, and if there is no
-    /// room, such rows go first.
+    /// As [`insert`](Self::insert), for a table with rows that expire. An expired row counts as
+    /// absent, and if there is no room, expired rows are removed first.
     pub fn insert_unless_over(
         &mut self,
         key: K,
@@ -115,7 +117,7 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
         self.rows.len()
     }
 
-    /// Whether the table is empty.
+    /// Returns true if the table is empty.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -150,11 +152,11 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
     }
 }
 
-/// Whose rows make room.
+/// Which rows are removed to make room.
 #[derive(Clone, Copy)]
 enum Reach {
     Client,
-    /// All clients of a child.
+    /// All clients of the same child.
     Group,
     All,
 }
@@ -168,9 +170,10 @@ fn next(number: &mut u64) -> u64 {
     *number
 }
 
-/// The client that makes room for others: the one with most of `rows`, of which each has its client
-/// and its age (the least is the oldest). The clients of a child are counted together first. Of
-/// several with as many rows, the one with the oldest; `None` only without rows.
+/// Returns the client that makes room for others: the client with most `rows`, where each row has a
+/// client and an age (the least is the oldest). The clients of a child are counted together first.
+/// If several clients have equally many rows, returns the client with the oldest row. `None` only
+/// without rows.
 pub fn with_most<A: Copy + Ord>(rows: impl Iterator<Item = (Owner, A)> + Clone) -> Option<Owner> {
     let largest = most(rows.clone().map(|(client, age)| (group(client), age)))?;
     most(rows.filter(|(client, _)| group(*client) == largest))
@@ -189,7 +192,7 @@ fn most<A: Copy + Ord>(rows: impl Iterator<Item = (Owner, A)>) -> Option<Owner> 
     most.map(|(owner, _)| owner)
 }
 
-/// A client with less than this part of all rows is not one that fills the table.
+/// A client with less than 1/`SMALL_PART` of all rows does not fill the table.
 const SMALL_PART: usize = 16;
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
-//! The frame of all our pages: head, style, title.
+//! The frame around all our pages: head, style, title.
 //!
-//! Error pages, the dashboard and listings of gateways use it.
+//! Error pages, the dashboard and gateway listings use it.
 //!
 //! Invariant: `document` and `begin` take escaped HTML; `Escaped` escapes text.
 
 use std::fmt;
 
-/// A whole document around `main`, which is HTML, as is `title`.
+/// A whole document around `main`. Both `main` and `title` are HTML.
 pub fn document(title: &str, main: &str) -> String {
     let begin = begin(title, "");
     format!("{begin}{main}{END}")
 }
 
-/// A document up to its content, with further rules of style. [`END`] ends it.
+/// A document up to the content, with further style rules. [`END`] closes the document.
 pub fn begin(title: &str, style: &str) -> String {
     format!(
         "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>\
@@ -22,10 +22,10 @@ pub fn begin(title: &str, style: &str) -> String {
     )
 }
 
-/// What follows the content of a document.
+/// The closing tags after a document's content.
 pub const END: &str = "</main></body></html>\n";
 
-/// Text as HTML shows it, in content and in quoted attributes.
+/// Text, escaped for HTML content and for quoted attributes.
 pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -46,7 +46,7 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// A number of bytes as people write it: `1.5 GiB`.
+/// A number of bytes in a form for people: `1.5 GiB`.
 pub struct Size(pub u64);
 
 impl fmt::Display for Size {
@@ -65,7 +65,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Dark if the reader's system is dark; nothing to load.
+/// Dark if the reader's system is dark; needs no further files.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--b:#f4f1ea;--c:#fff;--t:#23262b;--m:#6a6f78;--l:#e3ded3;--a:#b4551d}\
 @media(prefers-color-scheme:dark){\

@@ -1,10 +1,10 @@
-//! Foundation of the crates of the proxy: failures, time limits, shares of clients, the clock,
+//! Foundation for the proxy's crates: failures, time limits, shares of clients, the clock,
 //! addresses, certificates.
 //!
-//! Nothing here knows requests, origins' responses or settings files. The crates above use it; it
-//! uses the engine (for the memory that clients share) and `hashcache-http`.
+//! This crate does not know requests, origins' responses or settings files. The crates above use
+//! it; it uses the engine (for the memory that clients share) and `hashcache-http`.
 
-// Failures, and limits of time and number.
+// Failures, and limits on time and number.
 pub mod failure;
 pub mod limits;
 

@@ -1,7 +1,7 @@
 //! Limits on the resources of clients and origins: connections, time and memory.
 //!
-//! A part of the settings in a module of its own, because all of the proxy reads the limits, and
-//! the settings use types of modules that do.
+//! A part of the settings, in a separate module: the whole proxy reads the limits, and the settings
+//! use types from modules that also read them.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ pub struct Limits {
     /// Concurrent requests on an HTTP/2 connection.
     pub streams: usize,
     /// HTTP/2 frames without a request (PING, SETTINGS, RST_STREAM and the like) that a client may
-    /// send at once. A sixteenth of them is added each second, and one for each KiB sent to the
-    /// client.
+    /// send at once. A sixteenth of this number is added each second, and 1 for each KiB sent to
+    /// the client.
     pub frames: usize,
     /// Request head, bytes.
     pub head_bytes: usize,
@@ -26,7 +26,7 @@ pub struct Limits {
     pub head_fields: usize,
     /// Request target, bytes.
     pub target_bytes: usize,
-    /// Extensions of one chunk, bytes.
+    /// Extensions of a chunk, bytes.
     pub chunk_extension_bytes: usize,
     /// Time for a request head to arrive after its first byte.
     pub head_time: Duration,
@@ -38,12 +38,12 @@ pub struct Limits {
     pub connect_time: Duration,
     /// Time from sending the request to the first byte of the response.
     pub first_byte_time: Duration,
-    /// Time from the request to the first byte of the response of a peer, while another next hop is
-    /// left; of several peers together hardly more.
+    /// Time from the request to the first byte of a peer's response, while another next hop is
+    /// left; the limit for several peers together is hardly longer.
     pub peer_first_byte_time: Duration,
     /// Time between bytes of a response.
     pub between_bytes_time: Duration,
-    /// Busy connections to one origin.
+    /// Busy connections to an origin.
     pub upstream_per_origin: usize,
     /// Busy connections to all origins.
     pub upstream: usize,
@@ -80,8 +80,8 @@ impl Default for Limits {
             // Longer than nearly all pages take, and short enough for a reader to wait for.
             peer_first_byte_time: Duration::from_secs(20),
             between_bytes_time: Duration::from_secs(60),
-            // One client's share of it is `clients_per_address`. With 64, a hundred clients of a
-            // page that takes a second and cannot be shared wait for two rounds.
+            // A client's share of this limit is `clients_per_address`. With 64, a hundred clients
+            // wait for two rounds if a page takes a second and cannot be shared.
             upstream_per_origin: 1024,
             upstream: 4096,
             upstream_idle_time: Duration::from_secs(30),

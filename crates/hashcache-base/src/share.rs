@@ -1,15 +1,15 @@
-//! Limits on one client's share of common resources: memory and unfinished request heads here,
-//! connections to origins in `permits` of `hashcache-upstream`.
+//! Limits on each client's share of common resources: memory and unfinished request heads here,
+//! connections to origins in `permits` in `hashcache-upstream`.
 //!
-//! `server` of the proxy makes an [`Allowance`] for each accepted connection. `hashcache-wire`
-//! reserves memory through it and registers unfinished heads. `request` of the proxy hands the
+//! `server` in the proxy makes an [`Allowance`] for each accepted connection. `hashcache-wire`
+//! reserves memory through it and registers unfinished heads. `request` in the proxy hands the
 //! [`Share`] on to `hashcache-upstream`.
 //!
-//! Invariants: the connections of one [`Network`] never hold more memory than `client_share` of the
+//! Invariants: a [`Network`]'s connections never hold more memory than `client_share` of the
 //! budget. All unfinished heads together hold at most half of the budget: beyond that the client
-//! with the most bytes of them loses its oldest one, so that slow heads cannot shut out other
-//! clients. A child's link has no such heads: it must not end because the proxy is busy.
-//! Cost: one lock when a connection is accepted and when a head begins or ends; one atomic
+//! with the most bytes in heads loses its oldest head, so that slow heads cannot shut out other
+//! clients. A child's link has no such heads: it must not close because the proxy is busy.
+//! Cost: one lock when a connection is accepted and when a head starts or finishes; one atomic
 //! operation per reservation.
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,27 +23,27 @@ use hashcache_http::client_tag;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// One client, as limits and shares count clients.
+/// A client, as limits and shares count clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Network {
     /// An IPv4 address, or the first address of an IPv6 /64, the smallest network that a subscriber
     /// gets.
     Address(IpAddr),
-    /// A child on its link, by bits of its pin: it has proved its key, and may share its address
-    /// with strangers.
+    /// A child on a link, by bits of the child's pin: the child has proved the key, and may share
+    /// an address with strangers.
     Child(u128),
-    /// A client of a child: bits of the child's pin, and the number that the child gives to its
-    /// client, which means nothing on the link of another child.
+    /// A child's client: bits of the child's pin, and the number that the child gives to the
+    /// client. The number means nothing on the link of another child.
     ChildClient(u128, u32),
 }
 
 impl Network {
-    /// This address alone, also in IPv6, so that machines in one /64 are told apart.
+    /// Only this address, also in IPv6, so that machines in the same /64 are distinguished.
     pub fn of_address(address: IpAddr) -> Self {
         Self::Address(address.to_canonical())
     }
 
-    /// The client at `address`; of an IPv6 address its /64.
+    /// The client at `address`; for an IPv6 address, the /64.
     pub fn of(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
@@ -56,7 +56,7 @@ impl Network {
 }
 
 impl Network {
-    /// Distinguishes clients in a variant table.
+    /// A tag that distinguishes clients in a variant table.
     pub fn tag(self, nonce: u64) -> u8 {
         match self {
             Self::Address(IpAddr::V4(address)) => client_tag(nonce, &address.octets()),
@@ -71,8 +71,8 @@ impl Network {
         }
     }
 
-    /// The child through whose link the client is served, or the client itself: limits that a child
-    /// must not multiply by numbering its clients are counted for this.
+    /// The child that serves the client, or the client itself. Some limits count per child, because
+    /// a child could multiply them by numbering clients.
     pub fn without_client(self) -> Self {
         match self {
             Self::ChildClient(child, _) => Self::Child(child),
@@ -81,21 +81,21 @@ impl Network {
     }
 }
 
-/// The shares of all clients; one for the process.
+/// The shares of all clients; one value per process.
 #[derive(Debug)]
 pub struct Shares {
-    /// Maximum memory of one client, bytes.
+    /// Maximum memory per client, bytes.
     memory_max: u64,
     clients: Mutex<HashMap<Network, Weak<ClientUsage>>>,
     /// Maximum memory of all unfinished heads, bytes.
     heads_max: u64,
     heads: Mutex<UnfinishedHeads>,
     connections: Mutex<OpenConnections>,
-    /// The time from which [`GivenUp::rests_since`] counts.
+    /// The zero point of [`GivenUp::rests_since`].
     start: Instant,
 }
 
-/// The connections that may be given up while they rest, by number.
+/// The connections that may be closed while they are idle, by number.
 #[derive(Debug, Default)]
 struct OpenConnections {
     next_number: u64,
@@ -106,10 +106,10 @@ struct OpenConnections {
 struct ClientUsage {
     network: Network,
     memory: AtomicU64,
-    /// The part of `memory` that is content read from disk.
+    /// The bytes in `memory` that are content read from disk.
     reading: AtomicU64,
     shares: Arc<Shares>,
-    /// The share of the child whose client this is. All that the client takes is taken of it too.
+    /// The share of the child that serves this client. All the client's memory counts in it too.
     child: Option<Share>,
 }
 
@@ -137,7 +137,7 @@ impl Shares {
         })
     }
 
-    /// The most memory that one client may hold, bytes.
+    /// Maximum memory per client, bytes.
     pub fn memory_max(&self) -> u64 {
         self.memory_max
     }
@@ -147,10 +147,11 @@ impl Shares {
         self.of_network(Network::of(address))
     }
 
-    /// Gives up the connection that has been idle longest, unless enough of the `all` connections
-    /// are closing already to leave fewer than `most`. False if none is idle.
+    /// Selects the connection that has been idle longest and makes it close, unless enough of the
+    /// `all` connections are closing already to leave fewer than `most`. Returns false if no
+    /// connection is idle.
     ///
-    /// Cost: a look at every connection, so only for a connection beyond the limit.
+    /// Cost: reads the state of every connection, so only for a connection beyond the limit.
     fn give_up_resting(&self, all: usize, most: usize) -> bool {
         let connections = lock(&self.connections);
         loop {
@@ -179,7 +180,7 @@ impl Shares {
         }
     }
 
-    /// The share of one client.
+    /// The share of a client.
     pub fn of_network(self: &Arc<Self>, network: Network) -> Share {
         self.within(network, None)
     }
@@ -201,7 +202,7 @@ impl Shares {
     }
 }
 
-/// One client's share.
+/// A client's share.
 #[derive(Clone, Debug)]
 pub struct Share(Arc<ClientUsage>);
 
@@ -211,19 +212,20 @@ impl Share {
         self.0.network
     }
 
-    /// Makes room for one more of `all` connections, of which there may be `most`: by giving up a
-    /// slow head, else the connection that has been idle longest, else a young head. False if
-    /// there is none.
+    /// Makes room for another connection, if `all` are open and `most` are allowed. Closes a
+    /// connection with a slow head; if there is none, the connection that has been idle longest;
+    /// otherwise a connection with a young head. Returns false if there is none.
     ///
-    /// A browser opens several connections at once. Each is an unfinished head until its request
-    /// arrives, so without the age each would close the one before it.
+    /// A browser opens several connections at once. Each is an unfinished head until the request
+    /// arrives, so without the age each connection would close the previous one.
     pub fn make_room(&self, all: usize, most: usize) -> bool {
         let shares = &self.0.shares;
         let give_up_head = |age| lock(&shares.heads).give_up_one(age);
         give_up_head(SLOW_HEAD) || shares.give_up_resting(all, most) || give_up_head(Duration::ZERO)
     }
 
-    /// The share of the client to which this child gives `number`; of a client itself its own.
+    /// The share of the client to which this child gives `number`; for a client that is no child,
+    /// this share itself.
     pub fn of_client(&self, number: u32) -> Self {
         match self.network() {
             Network::Child(child) => {
@@ -234,8 +236,8 @@ impl Share {
         }
     }
 
-    /// Whether the client holds no more than a quarter of its share. A client of a child has a
-    /// quarter of the child's.
+    /// Returns true if the client holds no more than a quarter of the share. For a child's client,
+    /// it must be no more than a sixteenth, and the child must hold no more than three quarters.
     fn holds_little(&self) -> bool {
         let (held, most) = (self.held(), self.0.shares.memory_max);
         match &self.0.child {
@@ -248,7 +250,7 @@ impl Share {
         self.0.memory.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes` of the share; `None` if too little is left.
+    /// Takes `bytes` from the share; `None` if too little is left.
     pub fn take(&self, bytes: u64) -> Option<ShareGuard> {
         let most = self.0.shares.memory_max;
         let guard = |of_child| ShareGuard {
@@ -260,26 +262,26 @@ impl Share {
             return add_within(&self.0.memory, bytes, most).then(|| guard(None));
         };
         let of_child = child.take(bytes)?;
-        // Counted first, so that two requests of one client cannot both see room for one. The guard
-        // takes it back.
+        // Counted first, so that two requests from the same client cannot both find room if there
+        // is room for only one. If there is no room, dropping the guard undoes the count.
         let held = self.0.memory.fetch_add(bytes, Ordering::AcqRel) + bytes;
         let guard = guard(Some(Box::new(of_child)));
-        // A client leaves a quarter of what is free to the others, so none takes all. The largest
-        // encoder with its dictionary needs most of a share of 16 MiB.
+        // A client leaves a quarter of the free share to the others, so that none takes all. The
+        // largest encoder, with a dictionary, needs most of a 16-MiB share.
         let left = most.saturating_sub(child.held());
         (held <= left.saturating_mul(CHILD_CLIENT_FACTOR)).then_some(guard)
     }
 
-    /// Whether `bytes` may be taken while `rest` stays free: for a client of a child, in the share
-    /// of the child.
+    /// Returns true if `bytes` may be taken while `rest` stays free. For a child's client, `rest`
+    /// is counted in the child's share.
     pub fn leaves(&self, bytes: u64, rest: u64) -> bool {
         let all = self.0.child.as_ref().unwrap_or(self);
         all.take(bytes.saturating_add(rest)).is_some() && self.take(bytes).is_some()
     }
 
-    /// The same for content that is read from disk. The engine reads into memory that transfers
-    /// leave free, a quarter of the budget. One client gets at most half of its share for reads, an
-    /// eighth of the budget, but always one read.
+    /// As [`take`](Self::take), for content that is read from disk. The engine reads into memory
+    /// that transfers leave free, a quarter of the budget. A client gets at most half of its share
+    /// for reads, an eighth of the budget, but always one read.
     pub fn take_for_reading(&self, bytes: u64) -> Option<ReadingGuard> {
         let most = self.0.shares.memory_max / READING_PART;
         let reading = &self.0.reading;
@@ -308,8 +310,8 @@ impl Share {
         })
     }
 
-    /// Whether there is room for `bytes` and for content to be sent besides: streams must not use
-    /// up all of the share.
+    /// Returns true if there is room for `bytes` and in addition for content to be sent: streams
+    /// must not use up the whole share.
     pub fn has_room_beside_content(&self, bytes: u64) -> bool {
         let part = match self.0.child {
             None => CONTENT_PART,
@@ -328,17 +330,18 @@ fn add_within(taken: &AtomicU64, bytes: u64, most: u64) -> bool {
         .is_ok()
 }
 
-/// Memory for a transfer that `client` began. Others may share the transfer, so it is not charged
-/// to the client. It is taken from the memory for transfers; if that is used up, a client that
-/// holds little of its share, or the proxy itself, may use memory that transfers leave free.
+/// Reserves memory for a transfer that `client` started. Other clients may share the transfer, so
+/// the memory is not charged to the client. The memory for transfers is used first. If it is used
+/// up, a client that holds little of its share, or the proxy itself, may use memory that transfers
+/// leave free.
 pub fn reserve_for(client: Option<&Share>, cache: &Cache, bytes: u64) -> Option<Reservation> {
     let holds_little = client.is_none_or(Share::holds_little);
     let free = || holds_little.then(|| cache.reserve(bytes)).flatten();
     cache.reserve_bulk(bytes).or_else(free)
 }
 
-/// Memory that speeds up a request which can do without it. It counts in the share of its client:
-/// a client that begins many requests must not use up the memory for those of everybody.
+/// Memory that makes a request faster but that the request does not need. The memory counts in the
+/// client's share: a client that starts many requests must not use up the memory of all clients.
 #[derive(Debug)]
 pub struct SpareMemory {
     _held: Reservation,
@@ -347,7 +350,7 @@ pub struct SpareMemory {
 
 impl SpareMemory {
     /// `None` unless half of the budget is free, and the client's share has room for content to be
-    /// sent besides.
+    /// sent in addition.
     pub fn reserve(cache: &Cache, client: Option<&Share>, bytes: u64) -> Option<Self> {
         let taken = match client {
             Some(client) if !client.has_room_beside_content(bytes) => return None,
@@ -366,12 +369,12 @@ impl SpareMemory {
 pub struct ShareGuard {
     share: Share,
     bytes: u64,
-    /// The bytes in the share of the child, if this is a client of one.
+    /// The bytes in the child's share, if this is a child's client.
     of_child: Option<Box<ShareGuard>>,
 }
 
 impl ShareGuard {
-    /// Takes over what `other` has taken of the same share.
+    /// Takes over the bytes that `other` has taken from the same share.
     pub fn join(&mut self, mut other: Self) {
         debug_assert!(Arc::ptr_eq(&self.share.0, &other.share.0));
         self.bytes += std::mem::take(&mut other.bytes);
@@ -413,33 +416,33 @@ impl Drop for ReadingCount {
     }
 }
 
-/// The resources that one connection may use.
+/// The resources that a connection may use.
 #[derive(Clone)]
 pub struct Allowance {
     share: Share,
     cache: Cache,
     given_up: Arc<GivenUp>,
-    /// Whether the connection may be given up while it rests.
+    /// True if the connection may be closed while it is idle.
     may_rest: bool,
 }
 
-/// How a connection learns that it must close to make room for others.
+/// State by which a connection learns that it must close to make room for others.
 #[derive(Debug, Default)]
 struct GivenUp {
     notify: Notify,
-    /// Its unfinished head was given up.
+    /// The connection must close because of an unfinished head.
     head: AtomicBool,
-    /// It was told to close because it rested, and has at most one request left.
+    /// The connection must close because it was idle, and has at most one request left.
     is_closing: AtomicBool,
-    /// Milliseconds from [`Shares::start`] to the beginning of its rest, plus one; [`BUSY`], or
+    /// Milliseconds from [`Shares::start`] to the start of the idle time, plus one; or [`BUSY`], or
     /// [`GIVEN_UP`].
     rests_since: AtomicU64,
 }
 
-/// The connection waits for no request.
+/// The connection is not idle.
 const BUSY: u64 = 0;
-/// The connection was chosen to close while it rested. A request that it reads before it notices
-/// makes it busy, and is served.
+/// The connection was chosen to close while it was idle. A request that arrives before the
+/// connection notices makes it busy, and is served.
 const GIVEN_UP: u64 = u64::MAX;
 
 impl GivenUp {
@@ -454,13 +457,13 @@ impl GivenUp {
 /// Why a connection must close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveUp {
-    /// Its head is unfinished, and heads hold too much.
+    /// The head is unfinished, and heads hold too much memory.
     Head,
-    /// It rested, and another connection needs its place.
+    /// The connection was idle, and another connection needs the place.
     Rest,
 }
 
-/// A connection in the register of those that may be given up while they rest.
+/// An entry in the register of connections that may be closed while they are idle.
 #[derive(Debug)]
 pub struct OpenConnection {
     shares: Arc<Shares>,
@@ -473,7 +476,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Memory reserved for a client, from the budget and from its share.
+/// Memory reserved for a client, from the budget and from the client's share.
 #[derive(Debug)]
 pub struct ShareReservation {
     memory: Reservation,
@@ -489,7 +492,7 @@ impl ShareReservation {
 }
 
 impl Allowance {
-    /// The allowance of a connection of the client with `share`.
+    /// The allowance for a connection from the client with `share`.
     pub fn new(share: Share, cache: Cache) -> Self {
         Self {
             share,
@@ -499,8 +502,8 @@ impl Allowance {
         }
     }
 
-    /// The same for a stream of an HTTP/2 connection: the connection does not rest when something
-    /// inside the stream does.
+    /// The allowance for a stream on an HTTP/2 connection: the connection is not idle when only a
+    /// stream is.
     pub fn of_stream(&self) -> Self {
         Self {
             may_rest: false,
@@ -520,7 +523,7 @@ impl Allowance {
         &self.share
     }
 
-    /// The allowance of the client to which this child gives `number`.
+    /// The allowance for the client to which this child gives `number`.
     pub fn of_client(&self, number: u32) -> Self {
         Self::new(self.share.of_client(number), self.cache.clone())
     }
@@ -558,8 +561,8 @@ impl Allowance {
         Some(ShareReservation { memory, taken })
     }
 
-    /// Registers an unfinished head of a connection that holds `bytes`. May give up another head,
-    /// or this one.
+    /// Registers an unfinished head for a connection that holds `bytes`. This may close another
+    /// connection with an unfinished head, or this connection.
     pub fn begin_head(&self, bytes: u64) -> UnfinishedHead {
         let shares = &self.share.0.shares;
         let network = self.share.network();
@@ -573,7 +576,8 @@ impl Allowance {
         }
     }
 
-    /// Enters the connection into the register of those that may be given up while they rest.
+    /// Enters the connection into the register of connections that may be closed while they are
+    /// idle.
     pub fn open_connection(&self) -> OpenConnection {
         let shares = &self.share.0.shares;
         let mut connections = lock(&shares.connections);
@@ -586,7 +590,7 @@ impl Allowance {
         }
     }
 
-    /// Marks the connection as idle since `now`, so that it may close for a new one.
+    /// Marks the connection as idle since `now`, so that it may be closed for a new connection.
     pub fn rest(&self, now: Instant) {
         if self.may_rest {
             let since = now.saturating_duration_since(self.share.0.shares.start);
@@ -600,13 +604,13 @@ impl Allowance {
         }
     }
 
-    /// The head of a request is complete. If it was given up on another core just now, the request
-    /// wins: it may be on its way to an origin.
+    /// Marks the request head as complete. If another core has just chosen this connection to
+    /// close, the request wins, because it may be on its way to an origin.
     pub fn end_head(&self) {
         self.given_up.head.store(false, Ordering::Relaxed);
     }
 
-    /// The connection has a request, or a part of one.
+    /// Marks the connection as busy with a request, or with a part of a request.
     pub fn end_rest(&self) {
         if self.may_rest {
             self.given_up.rests_since.store(BUSY, Ordering::Relaxed);
@@ -621,7 +625,7 @@ impl Allowance {
             if given_up.head.load(Ordering::Relaxed) {
                 return GiveUp::Head;
             }
-            // Otherwise a request has ended the rest.
+            // Otherwise a request has arrived and the connection is busy again.
             if given_up.rests_since.load(Ordering::Relaxed) == GIVEN_UP {
                 given_up.is_closing.store(true, Ordering::Relaxed);
                 return GiveUp::Rest;
@@ -661,7 +665,7 @@ struct UnfinishedHeads {
     clients: HashMap<Network, ClientHeads>,
 }
 
-/// The unfinished heads of one client, oldest first.
+/// The unfinished heads of a client, oldest first.
 #[derive(Debug, Default)]
 struct ClientHeads {
     bytes: u64,
@@ -703,8 +707,8 @@ impl UnfinishedHeads {
         Some(entry.given_up)
     }
 
-    /// Gives up the oldest head of the client with the most bytes of them, if it began at least
-    /// `age` ago.
+    /// Makes the oldest head's connection close, for the client with the most bytes in heads, if
+    /// that head started at least `age` ago.
     fn give_up_one(&mut self, age: Duration) -> bool {
         let most = self.clients.iter().max_by_key(|(_, client)| client.bytes);
         let oldest = most.and_then(|(network, client)| {
@@ -725,17 +729,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The largest buffer of response content: a page of the store.
+/// The largest buffer for response content: a page of the store.
 pub const PIECE_BYTES: u64 = 64 << 10;
 /// Content read from disk may take 1/`READING_PART` of a share.
 const READING_PART: u64 = 2;
-/// A client of a child may hold this many times what it leaves to the others of that child.
+/// A child's client may hold this many times the memory that it leaves to the child's other
+/// clients.
 const CHILD_CLIENT_FACTOR: u64 = 3;
-/// Streams leave 1/`CONTENT_PART` of a share to content: 1 MiB of 16, four spans. Those of a client
-/// of a child leave a quarter of that.
+/// Streams leave 1/`CONTENT_PART` of a share to content: 1 MiB of 16, four spans. For a child's
+/// client, streams leave a quarter of that.
 const CONTENT_PART: u64 = 16;
 
-/// A head that takes longer is slow: most arrive with the connection, or one round trip later.
+/// A head that takes longer is slow: most heads arrive with the connection, or one round trip
+/// later.
 const SLOW_HEAD: Duration = Duration::from_secs(1);
 /// Unfinished heads may hold 1/`HEADS_PART` of the budget.
 const HEADS_PART: u64 = 2;

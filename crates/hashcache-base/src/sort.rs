@@ -1,7 +1,7 @@
-//! Sorts what is short or seldom sorted.
+//! Sorting for short slices, or for slices that are seldom sorted.
 //!
-//! The sorting functions of the standard library have 5 kB of code for each type and order. Here
-//! only the places of the items are sorted, so the binary has this code once.
+//! The sorting functions in the standard library have 5 kB of code for each type and order. Here
+//! only the indices of the items are sorted, so the binary has this code once.
 //!
 //! Cost: a call by pointer for each comparison, and a word and a key of memory for each item.
 
@@ -9,25 +9,25 @@ use std::cmp::Ordering;
 
 /// Sorts by a key. Items with equal keys keep their order.
 pub fn sort_by_key<T, K: Ord>(items: &mut [T], key: impl Fn(&T) -> K) {
-    // Once for each item: other threads may change a key meanwhile, and the standard library may
-    // panic at an order that contradicts itself.
+    // The key is computed once for each item: other threads may change a key meanwhile, and the
+    // standard library may panic at an order that contradicts itself.
     let keys: Vec<K> = items.iter().map(key).collect();
     let order = order(keys.len(), &|one, other| keys[one].cmp(&keys[other]));
     arrange(items, order);
 }
 
-/// The places of items in their order.
+/// The indices of the items in sorted order.
 fn order(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     order.sort_by(|&one, &other| compare(one, other));
     order
 }
 
-/// Moves each item to its new place; `order[n]` is where the item of place n was.
+/// Moves each item to the new place; `order[n]` is the old place of the item that belongs at n.
 fn arrange<T>(items: &mut [T], mut order: Vec<usize>) {
     for place in 0..items.len() {
         let mut from = order[place];
-        // An item of an earlier place is now where the item of that place came from.
+        // An earlier swap moved that item: follow it to the present place.
         while from < place {
             from = order[from];
         }

@@ -1,10 +1,10 @@
 //! Small state files beside the cache, which a restart reads.
 //!
-//! Called by `clock`, `tls::verified_hosts` and `chunk_tables` of `hashcache-link`; `admin/token`
-//! of the proxy opens the token file with it, and its `history/file` its file.
+//! Called by `clock`, `tls::verified_hosts` and `chunk_tables` in `hashcache-link`; `admin/token`
+//! in the proxy opens the token file with it, and `history/file` its own file.
 //!
-//! Invariant: a file is replaced as a whole or not at all, and only its owner can read it: it shows
-//! which sites people have used. Cost: one file made, synced and renamed.
+//! Invariant: a file is replaced as a whole or not at all, and only the owner can read it, because
+//! it shows which sites people have used. Cost: one file made, synced and renamed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Whether the last component of a path may be a symbolic link.
+/// How a symbolic link as the last component of a path is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// Allowed: an operator may have chosen a link.
     Followed,
-    /// Refused: the proxy makes none.
+    /// Refused: the proxy makes no links.
     Refused,
 }
 
-/// Opens a regular file for reading, and no other kind. It never blocks: opening a pipe would block
+/// Opens a regular file for reading, and no other kind. Never blocks: opening a pipe would block
 /// the start until a process writes to it.
 pub fn open_regular(path: &Path, link: Link) -> io::Result<File> {
     let mut flags = OFlags::NONBLOCK;
@@ -42,19 +42,20 @@ pub fn open_regular(path: &Path, link: Link) -> io::Result<File> {
     }
 }
 
-/// Replaces the file at `path` by one that contains `bytes`.
+/// Replaces the file at `path` by a file that contains `bytes`.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_with(path, |mut file| file.write_all(bytes))
 }
 
-/// The same with content that is written piece by piece.
+/// As [`replace`], with content that is written in parts.
 pub fn replace_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     // The suffix is appended to the whole name: replacing the extension could yield the name of
     // another file, even the cache's.
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
     let fresh = PathBuf::from(fresh);
-    // Left by a killed process; or a link, which may point to a file that is not ours.
+    // A killed process may have left a file here; or the path is a link, which may point to a file
+    // that is not ours.
     match fs::remove_file(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}

@@ -1,8 +1,8 @@
 //! Starts tasks, each in a box.
 //!
-//! tokio has code of 3 kB for each type of future that is started. The futures here all have one
-//! type, so the binary has this code once. `http2` of `hashcache-wire` starts the tasks of streams
-//! without a box: there is one for each request.
+//! tokio has 3 kB of code for each future type that is started. The futures here all have one type,
+//! so the binary has this code once. `http2` in `hashcache-wire` starts the tasks of streams
+//! without a box, because there is a task for each request.
 //!
 //! Cost: an allocation for each task.
 
@@ -16,7 +16,7 @@ pub fn spawn_local(task: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
     tokio::task::spawn_local(task)
 }
 
-/// Starts a task on the runtime of the caller.
+/// Starts a task on the caller's runtime.
 pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
     tokio::spawn(task)

@@ -1,4 +1,5 @@
-//! One request to the admin listener of a running proxy, its response, and the flags that name it.
+//! A request to a running proxy's admin listener, the response, and the flags that name the
+//! listener.
 //!
 //! Called by the subcommands `explain`, `healthcheck`, `link`, `list`, `offline`, `purge` and
 //! `top`.
@@ -15,17 +16,17 @@ use crate::address::reachable;
 use crate::fault::Fault;
 use crate::settings::{self, Effective, Environment, given_flags};
 
-/// A longer response is an error.
+/// Maximum length of a response; a longer response is an error.
 const RESPONSE_BYTES: usize = 8 << 20;
 
-/// How long to wait for a connection at most.
+/// Timeout for a connection.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 
-/// How long a change may take: it may wait for a write to disk, and a slow disk may have other
-/// writes queued.
+/// Timeout for a change: it may wait for a write to disk, and a slow disk may have other writes
+/// queued.
 const CHANGE_TIME: Duration = Duration::from_secs(60);
 
-/// How long a view may take: the proxy walks through its store for a part of a list.
+/// Timeout for a view: for a part of a list, the proxy walks through the store.
 const VIEW_TIME: Duration = Duration::from_secs(60);
 
 /// Flags that name the admin listener of a running proxy.
@@ -44,7 +45,7 @@ pub struct AdminArgs {
 }
 
 impl AdminArgs {
-    /// The listener that these flags name; what they leave out is taken from the settings.
+    /// The listener that these flags name; if a flag is missing, the proxy's setting is used.
     pub fn listener(&self, environment: &Environment) -> anyhow::Result<AdminListener> {
         let given = given_flags([
             ("admin", &self.admin),
@@ -59,21 +60,21 @@ impl AdminArgs {
     }
 }
 
-/// The admin listener of a running proxy.
+/// A running proxy's admin listener.
 #[derive(Clone, Debug)]
 pub struct AdminListener {
     pub address: SocketAddr,
     token_file: Option<PathBuf>,
-    /// Whether a flag of this command names the file.
+    /// True if a flag names the file.
     is_token_given: bool,
 }
 
 impl AdminListener {
-    /// The token for a page that needs none on the same machine: without a readable file none is
-    /// sent, unless a flag names the file.
+    /// Returns the token for a page that needs no token on the same machine. If the file is missing
+    /// or unreadable, no token is sent, unless a flag names the file.
     ///
     /// # Errors
-    /// The file that a flag names contains no token.
+    /// The file that a flag names cannot be read or contains no token.
     pub fn token_to_send(&self) -> anyhow::Result<Option<String>> {
         if self.is_token_given {
             self.token().map(Some)
@@ -82,10 +83,10 @@ impl AdminListener {
         }
     }
 
-    /// The token.
+    /// Returns the token.
     ///
     /// # Errors
-    /// No file is configured, or it contains no token.
+    /// No file is configured, or it cannot be read or contains no token.
     pub fn token(&self) -> anyhow::Result<String> {
         self.token_if_any()?.ok_or_else(|| {
             let fault = Fault::new("no token file is configured");
@@ -95,13 +96,13 @@ impl AdminListener {
         })
     }
 
-    /// The same; `None`: no file is configured.
+    /// As [`Self::token`], but returns `None` if no file is configured.
     pub fn token_if_any(&self) -> anyhow::Result<Option<String>> {
         self.token_file.as_deref().map(read_token).transpose()
     }
 
-    /// Asks for a change, with JSON as `content`, and with the token. Returns status and content
-    /// of the response.
+    /// Sends a change as JSON in `content`, with the token. Returns the response's status and
+    /// content.
     pub fn change(&self, path: &str, content: &str) -> anyhow::Result<(u16, String)> {
         let fields = format!(
             "Authorization: Bearer {}\r\nContent-Type: application/json\r\n\
@@ -115,7 +116,7 @@ impl AdminListener {
     }
 }
 
-/// The address of the admin listener.
+/// The admin listener's address.
 pub fn address(effective: &Effective) -> anyhow::Result<SocketAddr> {
     effective.values.startup.admin.ok_or_else(|| {
         let fault = Fault::new("the proxy has no admin listener");
@@ -135,10 +136,10 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
     Ok(token.to_owned())
 }
 
-/// The content of the page at `target`, with the token if it needs one.
+/// Returns the page at `target`. `token` is sent if the page needs it.
 ///
 /// # Errors
-/// The status is not 200; what to do about it is said.
+/// The status is not 200; the error has a hint for the operator.
 pub fn view(admin: SocketAddr, target: &str, token: Option<&str>) -> anyhow::Result<String> {
     let fields = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
     let fields = fields.unwrap_or_default();
@@ -154,11 +155,11 @@ fn cannot_ask(admin: SocketAddr) -> Fault {
     fault.hint("is it running? `--admin` names the address of its admin listener")
 }
 
-/// What a response with another status than 200 says, and what to do about it.
+/// The fault for a response with a status other than 200, with a hint for the operator.
 pub fn refusal(status: u16, content: &str) -> Fault {
     let said = content.trim();
     let fault = match status {
-        // What is wrong with the question.
+        // The response names the mistake in the request.
         400 => Fault::new(said),
         _ => Fault::new(format!("the proxy refused: {said}")),
     };
@@ -171,7 +172,8 @@ pub fn refusal(status: u16, content: &str) -> Fault {
     }
 }
 
-/// A value in a query string: what is neither letter nor digit is percent-encoded.
+/// Encodes a value for a query string: a byte is percent-encoded unless it is a letter, a digit or
+/// one of `-._~/:`.
 pub fn encoded(value: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => {
@@ -182,8 +184,8 @@ pub fn encoded(value: &str) -> String {
     value.bytes().map(byte).collect()
 }
 
-/// Sends `line` (method and path), `fields` (each with its line end) and `content`. Returns status
-/// and content of the response, which ends within `patience`.
+/// Sends `line` (method and path), `fields` (each with a line end) and `content`. Returns the
+/// response's status and content, which must be complete within `patience`.
 pub fn ask(
     admin: SocketAddr,
     line: &str,
@@ -213,10 +215,10 @@ pub fn ask(
     ))
 }
 
-/// The bytes up to the end of the stream.
+/// Reads all bytes until the stream is closed.
 ///
 /// # Errors
-/// The stream is not over at `deadline`, also if a byte comes now and then, or has more than
+/// The stream is still open at `deadline`, even if bytes keep arriving, or it has more than
 /// [`RESPONSE_BYTES`].
 fn read_until(deadline: Instant, stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut response = Vec::new();

@@ -1,5 +1,5 @@
-//! The command line: subcommands, their help, and flags that are no settings; the flags of settings
-//! are in `settings::flags`.
+//! The command line: subcommands, their help, and flags that are no settings. The flags for
+//! settings are in `settings::flags`.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
@@ -168,7 +168,7 @@ are printed as comments. Give the flags of `hashcache proxy` that you start the 
 const SHOW_HELP: &str = "\
 The output is a configuration file, unless --json is given. Takes the flags of `hashcache proxy`.";
 
-/// Ends the help of every subcommand that takes settings.
+/// Last part of the help for every subcommand that takes settings.
 const SETTINGS_HELP: &str = "\
 Each flag (--cache-size 20GiB) is also a key of the configuration file (cache_size = \"20GiB\") and
 an environment variable (HASHCACHE_CACHE_SIZE=20GiB). A flag wins over a variable, and a variable
@@ -201,7 +201,7 @@ pub struct WanArgs {
 }
 
 impl WanArgs {
-    /// The same as arguments of `hashcache proxy`.
+    /// Converts the arguments to arguments for `hashcache proxy`.
     pub fn into_settings(self) -> SettingArgs {
         let mut settings = self.settings;
         settings.extend("link_forward", "--forward", self.forward);

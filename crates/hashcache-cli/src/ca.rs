@@ -1,6 +1,6 @@
-//! `hashcache ca init` and `ca show`: the certificate authority of a proxy that intercepts.
+//! `hashcache ca init` and `ca show`: the certificate authority for a proxy that intercepts TLS.
 //!
-//! Called by `main`. The proxy's library makes and reads the authority. Invariant: nothing of a
+//! Called by `main`. The proxy's library makes and reads the authority. Invariant: no part of a
 //! private key is ever printed.
 
 use std::fs;
@@ -72,7 +72,7 @@ pub struct ShowArgs {
     json: bool,
 }
 
-/// Runs one of the subcommands.
+/// Runs the subcommand.
 pub fn run(command: &CaCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
     let now = SystemTime::now();
@@ -87,7 +87,7 @@ fn init(args: &InitArgs, environment: &Environment, now: SystemTime) -> anyhow::
         Some(directory) => directory,
         None => {
             let directory = default_directory(environment)?;
-            // Missing parents are made only for our own default directory.
+            // Missing parents are made only for our default directory.
             if let Some(parent) = directory.parent() {
                 let fault = || Fault::new(format!("cannot create {}", parent.display()));
                 fs::create_dir_all(parent).with_context(fault)?;
@@ -178,7 +178,7 @@ fn json_of(authority: &CertificateAuthority, directory: &Path) -> String {
     format!("{all:#}\n")
 }
 
-/// The directory that was given, else the one that the proxy would use.
+/// Returns the given directory, otherwise the directory in the settings of the proxy.
 fn named(given: Option<&Path>, environment: &Environment) -> anyhow::Result<Option<PathBuf>> {
     if let Some(directory) = given {
         return Ok(Some(directory.to_owned()));
@@ -187,7 +187,7 @@ fn named(given: Option<&Path>, environment: &Environment) -> anyhow::Result<Opti
     Ok(effective.values.intercept_ca)
 }
 
-/// Beside the configuration file.
+/// Returns the directory beside the configuration file.
 fn default_directory(environment: &Environment) -> Result<PathBuf, Fault> {
     environment.ca_directory().ok_or_else(|| {
         let fault = Fault::new("no directory for the CA: HOME is not set");
@@ -195,8 +195,8 @@ fn default_directory(environment: &Environment) -> Result<PathBuf, Fault> {
     })
 }
 
-/// The name has this machine's name and the date, because two authorities with the same name look
-/// the same in a device's list of certificates.
+/// Makes a default name from this machine's host name and the date: in a device's certificate list,
+/// two authorities with the same name could not be distinguished.
 fn default_name(now: SystemTime) -> String {
     let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let machine: String = machine.trim().chars().take(HOST_CHARS).collect();
@@ -210,7 +210,7 @@ fn default_name(now: SystemTime) -> String {
     }
 }
 
-/// Characters of a name that are left for the machine's name.
+/// Most characters for the host name in a default name.
 const HOST_CHARS: usize = CertificateAuthority::NAME_CHARS - "HashCache of , 22 Nov 2026".len();
 
 fn date(time: SystemTime) -> String {

@@ -1,4 +1,4 @@
-//! `hashcache check`: verifies every record. Exit status 1 means that something is wrong.
+//! `hashcache check`: verifies every record. Exit status 1 means that the cache has faults.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -48,7 +48,7 @@ pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A progress bar on a terminal, nothing elsewhere.
+/// Shows a progress bar if standard error is a terminal.
 fn progress_bar() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -115,7 +115,7 @@ fn text_of(path: &Path, report: &CheckReport) -> String {
     text
 }
 
-/// Names of the copies of the superblock that are damaged.
+/// Names of the damaged superblock copies.
 fn copies_damaged(report: &CheckReport) -> Vec<&'static str> {
     let copies = ["A", "B"].into_iter().zip(report.superblocks_damaged);
     copies

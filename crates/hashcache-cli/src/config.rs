@@ -1,5 +1,5 @@
-//! `hashcache config check`, `show`, `example` and `reference`: work on the settings without
-//! starting a proxy.
+//! `hashcache config check`, `show`, `example` and `reference`: commands for the settings that do
+//! not start a proxy.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::proxy;
 use crate::reference;
 use crate::settings::{self, Effective, Environment, SettingArgs, Shown, Source};
 
-/// Runs one of the subcommands.
+/// Runs the subcommand.
 pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
     match command {
         ConfigCommand::Check { file } => check(file.as_deref(), environment),
@@ -32,7 +32,7 @@ pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<
     }
 }
 
-/// A configuration file that can be read but is wrong gives exit status 1, not 2.
+/// Checks a configuration. Exit status 1, not 2, if the file can be read but has faults.
 fn check(file: Option<&Path>, environment: &Environment) -> anyhow::Result<ExitCode> {
     match settings::load(file, vec![], environment) {
         Ok(effective) => {
@@ -74,7 +74,7 @@ fn show(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The settings as a configuration file; a comment on each line names the source.
+/// Formats the settings as a configuration file; a comment on each line names the source.
 pub fn toml_of(effective: &Effective) -> String {
     let mut text = String::new();
     let mut open_table = "";
@@ -86,7 +86,7 @@ pub fn toml_of(effective: &Effective) -> String {
         }
         let setting = match shown.toml() {
             Some(value) => format!("{name} = {value}"),
-            // TOML has no word for an unset value; a comment still shows the key.
+            // TOML cannot express an unset value; a comment still shows the key.
             None => format!("# {name} is not set"),
         };
         text.push_str(&format!("{setting:<40} # {source}\n"));
@@ -100,7 +100,7 @@ pub fn toml_of(effective: &Effective) -> String {
     text
 }
 
-/// The settings as JSON: the value and source of each key, tables as objects.
+/// Formats the settings as JSON: each key with value and source, and the tables as objects.
 fn json_of(effective: &Effective) -> String {
     let mut top = Map::new();
     for (key, shown, source) in effective.shown() {

@@ -1,7 +1,7 @@
-//! `hashcache env`: environment variables for the programs that use the proxy, as a shell reads
-//! them.
+//! `hashcache env`: prints shell code that sets environment variables for programs that use the
+//! proxy.
 //!
-//! Invariant: whatever is configured, a shell that evaluates the output only sets variables.
+//! Invariant: for every configuration, a shell that evaluates the output only sets variables.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -45,7 +45,8 @@ pub fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// The URL of the proxy for programs of this machine, or `public_url` for all clients.
+/// Returns `public_url`, the proxy's URL for all clients. If it is not set, returns a URL for
+/// programs on this machine.
 fn proxy_url(values: &Values) -> Origin {
     let is_for_programs = |listen: &&Listen| !matches!(listen.speaks, Some(Speaks::Transparent(_)));
     let mut listeners = values.startup.listen.iter().filter(is_for_programs);
@@ -64,7 +65,7 @@ fn proxy_url(values: &Values) -> Origin {
                     },
                     port: address.port(),
                 },
-                // Every listener is for programs that know of no proxy.
+                // Every listener is transparent, so no program can be configured to use it.
                 None => Authority {
                     host: Host::V4(std::net::Ipv4Addr::LOCALHOST),
                     port: 3128,
@@ -76,11 +77,12 @@ fn proxy_url(values: &Values) -> Origin {
 /// Files of the certificate authority with which the proxy intercepts TLS.
 #[derive(Debug)]
 struct Certificates {
-    /// Its certificate, for programs that add it to the system's certificates.
+    /// The authority's certificate, for programs that add it to the system's certificates.
     root: PathBuf,
-    /// The same certificate with the system's, for programs that take a single file.
+    /// The authority's certificate together with the system's, for programs that take a single
+    /// file.
     bundle: PathBuf,
-    /// Whether this user can read both files. Programs of the same user then can, too.
+    /// True if this user, and so this user's programs, can read both files.
     readable: bool,
 }
 
@@ -116,18 +118,18 @@ impl Certificates {
     }
 }
 
-/// Everything that the command prints.
+/// The command's output.
 struct Told<'a> {
     variables: Vec<(&'static str, String)>,
     mirrors: Vec<(&'a Mirror, Setup)>,
-    /// Notes about certificates for the user, if there are any.
+    /// Notes about certificates for the user; may be empty.
     certificates: Vec<String>,
 }
 
 impl<'a> Told<'a> {
     fn of(proxy: &Origin, mirrors: &'a [Mirror], certificates: Option<Certificates>) -> Self {
         let url = format!("{proxy}/");
-        // The host without its port: few programs match a port here.
+        // The host without a port: few programs match a port here.
         let own = match &proxy.authority.host {
             Host::V6(address) => address.to_string(),
             host => host.to_string(),
@@ -143,8 +145,8 @@ impl<'a> Told<'a> {
         let mut variables = vec![
             ("http_proxy", url.clone()),
             ("https_proxy", url.clone()),
-            // Some programs know only these spellings; none takes HTTP_PROXY, which a client of a
-            // CGI program can set.
+            // Some programs know only these upper-case names; none of them reads HTTP_PROXY, which
+            // a client of a CGI program can set.
             ("HTTPS_PROXY", url),
             ("no_proxy", direct.join(",")),
             ("NO_PROXY", direct.join(",")),
@@ -240,11 +242,12 @@ impl<'a> Told<'a> {
     }
 }
 
-/// Makes Chromium on Linux trust the authority; the variable in it is one of ours.
+/// Command that makes Chromium on Linux trust the authority; it uses a variable that this module
+/// sets.
 const CERTUTIL: &str = "certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n hashcache -i \
     \"$NODE_EXTRA_CA_CERTS\"";
 
-/// A word quoted so that every POSIX shell reads it back unchanged.
+/// Quotes a word so that every POSIX shell reads it back unchanged.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }

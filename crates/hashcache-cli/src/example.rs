@@ -2,12 +2,12 @@
 //!
 //! `hashcache config example` prints it, and `packaging/hashcache.toml` is a copy. All text is
 //! taken from the rows of the settings. Invariant: the text is a configuration file that changes no
-//! setting. With the `#` before a setting removed, the setting has its default or, if it has none,
-//! an example.
+//! setting. With the `#` before a setting removed, the setting has its default or, if there is no
+//! default, an example value.
 
 use crate::settings::{DefaultValue, Key, SECTIONS, TABLES, keys};
 
-/// Columns of a line.
+/// Sample width in columns.
 const COLUMNS: usize = 80;
 
 const HEAD: &str = "\
@@ -18,7 +18,7 @@ const HEAD: &str = "\
 # prints the settings in effect. Sizes: 64MiB, 20GiB, 1GB. Times: 250ms, 10s, 5m.
 ";
 
-/// The whole file.
+/// Returns the whole file.
 pub fn text() -> String {
     let mut text = HEAD.to_owned();
     let table_of = |key: &Key| key.table_and_name().0;
@@ -30,7 +30,7 @@ pub fn text() -> String {
             keys.for_each(|key| describe(&mut text, key));
         }
     }
-    // Tables come last: a key below the head of a table would belong to the table.
+    // Tables follow the other keys: a key below the head of a table would belong to the table.
     for table in ["intercept", "limits"] {
         text.push_str(&format!("\n[{table}]\n"));
         keys()
@@ -52,7 +52,7 @@ pub fn text() -> String {
     text
 }
 
-/// The comment and the commented setting of `key`.
+/// Adds a comment about `key`, and the setting, commented out.
 fn describe(text: &mut String, key: &Key) {
     let mut words = key.sentences();
     match key.default {
@@ -68,7 +68,7 @@ fn describe(text: &mut String, key: &Key) {
     text.push_str(&format!("#{name} = {}\n", key.sample()));
 }
 
-/// Adds `words` as lines of a comment.
+/// Adds `words` as comment lines.
 fn comment(text: &mut String, words: &str) {
     let mut line = "#".to_owned();
     for word in words.split(' ') {

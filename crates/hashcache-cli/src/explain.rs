@@ -1,6 +1,7 @@
-//! `hashcache explain`: asks a running proxy what it would do with a request, and why.
+//! `hashcache explain`: asks a running proxy how it would handle a request, and why.
 //!
-//! Called by `main`. The proxy answers; nothing is fetched, and the store is read without a trace.
+//! Called by `main`. The proxy computes the answer: it fetches nothing, and reads the store without
+//! changing any state.
 
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -49,7 +50,7 @@ pub struct ExplainArgs {
     proxy: AdminArgs,
 }
 
-/// Asks and prints the answer.
+/// Sends the request to the proxy and prints the answer.
 pub fn run(args: &ExplainArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let proxy = args.proxy.listener(environment)?;
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
@@ -69,7 +70,7 @@ pub fn run(args: &ExplainArgs, environment: &Environment) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Path and query of the question.
+/// Returns the request's path and query.
 fn target(args: &ExplainArgs, now: Duration) -> anyhow::Result<String> {
     let mut target = format!(
         "/-/explain?url={}&method={}",
@@ -94,7 +95,7 @@ fn target(args: &ExplainArgs, now: Duration) -> anyhow::Result<String> {
     Ok(target)
 }
 
-/// Seconds since 1970.
+/// Parses a time as seconds since 1970: `+` and a duration from now, seconds, or a date in UTC.
 fn seconds(text: &str, now: Duration) -> Result<u64, Fault> {
     if let Some(later) = text.strip_prefix('+') {
         return Ok(now.as_secs().saturating_add(parse_time(later)?.as_secs()));
@@ -108,7 +109,7 @@ fn seconds(text: &str, now: Duration) -> Result<u64, Fault> {
     })
 }
 
-/// `2026-11-27T08:30:00Z` as seconds since 1970.
+/// Parses `2026-11-27T08:30:00Z` as seconds since 1970.
 fn date(text: &str) -> Option<u64> {
     let (day, time) = text.strip_suffix('Z')?.split_once('T')?;
     let three = |text: &str, by: char| -> Option<[u64; 3]> {
@@ -119,7 +120,7 @@ fn date(text: &str) -> Option<u64> {
     UnixTime::of_utc([year, month, day], [hour, minute, second]).map(|UnixTime(seconds)| seconds)
 }
 
-/// The answer in words: a line for each part, and more below it.
+/// Formats the answer as text: a line for each part, with details below it.
 fn told(answer: &Value) -> String {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let url = printable_url(&word(&answer["url"]));
@@ -161,7 +162,7 @@ fn told(answer: &Value) -> String {
     text
 }
 
-/// The checks, and the rules that decide them.
+/// Adds lines for the checks, with the rule that decided each check.
 fn access(access: &Value, line: &mut dyn FnMut(&str, &str)) {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let allowed = access["allowed"] == true;
@@ -187,7 +188,7 @@ fn access(access: &Value, line: &mut dyn FnMut(&str, &str)) {
     }
 }
 
-/// What the store has.
+/// Adds lines for the object's state in the store.
 fn stored(store: &Value, line: &mut dyn FnMut(&str, &str)) {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let state = word(&store["state"]);
@@ -244,7 +245,7 @@ fn stored(store: &Value, line: &mut dyn FnMut(&str, &str)) {
     }
 }
 
-/// The next hops.
+/// Adds lines for the next hops.
 fn route(route: &Value, line: &mut dyn FnMut(&str, &str)) {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     match route["error"].as_str() {

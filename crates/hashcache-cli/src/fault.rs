@@ -1,19 +1,19 @@
-//! Faults in what an operator asked for, and how they are printed.
+//! Mistakes in input from an operator, and the format in which they are printed.
 //!
-//! Called by every subcommand; `main` prints the errors that they return. The form is fixed: one
-//! line with what, where and why that begins with `hashcache: `, then a line that begins with
-//! `hint: `.
+//! Called by every subcommand; `main` prints the errors that they return. The form is fixed: a line
+//! with the problem, the place and the reason that starts with `hashcache: `, then a line that
+//! starts with `hint: `.
 
 use std::fmt;
 
-/// One fault, with a hint if we know what to do.
+/// A fault, with a hint if a remedy is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What is wrong and where: a lower-case phrase without full stop.
+    /// The problem and the place: a lower-case phrase without a full stop.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<String>,
-    /// Byte of the configuration file, for a fault inside a table of several lines.
+    /// Byte offset in the configuration file, for a fault inside a table with several lines.
     pub byte: Option<usize>,
 }
 
@@ -33,13 +33,13 @@ impl Fault {
         self
     }
 
-    /// Sets the place of the fault, as a byte offset in the configuration file.
+    /// Sets the fault's byte offset in the configuration file.
     pub fn at_byte(mut self, byte: usize) -> Self {
         self.byte = Some(byte);
         self
     }
 
-    /// Puts `place` in front of the message.
+    /// Prepends `place` to the message.
     pub fn at(mut self, place: impl fmt::Display) -> Self {
         self.what = format!("{place}: {}", self.what);
         self
@@ -54,7 +54,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// All faults of a configuration, reported together so that one run is enough to correct it.
+/// All faults in a configuration, reported together so that a single run is enough to correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults(pub Vec<Fault>);
 
@@ -73,7 +73,7 @@ impl From<Fault> for Faults {
     }
 }
 
-/// The lines that describe `error` on standard error, outermost part first.
+/// Formats `error` as lines for standard error, outermost part first.
 pub fn render(error: &anyhow::Error) -> String {
     if let Some(faults) = error.downcast_ref::<Faults>() {
         return faults
@@ -85,7 +85,7 @@ pub fn render(error: &anyhow::Error) -> String {
     lines(&chain(error), hint_of(error))
 }
 
-/// All of `error` as one line of a log, each fault with its hint.
+/// Formats `error` as a single line for a log, each fault with a hint if it has any.
 pub fn one_line(error: &anyhow::Error) -> String {
     let one = |what: &str, hint: Option<&str>| match hint {
         Some(hint) => format!("{what} ({hint})"),
@@ -99,7 +99,8 @@ pub fn one_line(error: &anyhow::Error) -> String {
     one(&chain(error), hint_of(error))
 }
 
-/// The faults of `error`, each with its hint; an error of another kind is one fault.
+/// Returns the faults in `error`, each with a hint if known; an error of another type becomes one
+/// fault.
 pub fn all(error: &anyhow::Error) -> Vec<Fault> {
     match error.downcast_ref::<Faults>() {
         Some(faults) => faults.0.clone(),
@@ -111,7 +112,7 @@ pub fn all(error: &anyhow::Error) -> Vec<Fault> {
     }
 }
 
-/// The error and its causes, outermost first.
+/// Joins the error and the causes, outermost first.
 fn chain(error: &anyhow::Error) -> String {
     let parts: Vec<String> = error.chain().map(ToString::to_string).collect();
     parts.join(": ")
@@ -122,7 +123,8 @@ fn hint_of(error: &anyhow::Error) -> Option<&str> {
     fault.hint.as_deref()
 }
 
-/// Whether `error` only means that our output was closed, as in `hashcache … | head`.
+/// Returns true if `error` only means that the reader closed our output, as in `hashcache … |
+/// head`.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -1,8 +1,8 @@
-//! `hashcache healthcheck`: whether a running proxy works, as an exit status.
+//! `hashcache healthcheck`: reports through the exit status if a running proxy works.
 //!
-//! Called by `main`, for containers, whose images have no other program that could ask. The address
-//! of the admin listener is read from the settings of the proxy, unless it is given. Give `--admin`
-//! where a failed check ends the container: the file may have a mistake that the running proxy has
+//! Called by `main`, for containers, because their images have no other program that could send the
+//! request. The admin address is read from the proxy's settings unless a flag gives it. If a failed
+//! check stops the container, use `--admin`: the file may have a mistake that the running proxy has
 //! not read.
 
 use std::net::SocketAddr;
@@ -31,10 +31,10 @@ pub struct HealthArgs {
     admin: Option<SocketAddr>,
 }
 
-/// Container runtimes wait for 30 s unless they are told otherwise.
+/// Timeout for the request. Container runtimes have a default timeout of 30 s.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Asks.
+/// Sends the request and sets the exit status.
 pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let admin = match args.admin {
         Some(admin) => admin,
@@ -58,7 +58,7 @@ pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitC
     })
 }
 
-/// The admin address of the settings.
+/// Reads the admin address from the settings.
 fn configured(args: &HealthArgs, environment: &Environment) -> anyhow::Result<SocketAddr> {
     let effective = settings::load(args.config.as_deref(), vec![], environment)?;
     address(&effective)

@@ -1,4 +1,4 @@
-//! `hashcache inspect`: prints what the superblock of a cache says.
+//! `hashcache inspect`: prints the contents of a cache's superblock.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn json_of(found: &Inspection) -> Value {
     })
 }
 
-/// The number of this device among those of the cache.
+/// Formats this device's number and the cache's other devices.
 fn device_of(found: &Inspection) -> String {
     let others = found.members.iter().filter(|it| it.device != found.device);
     let others: Vec<String> = others

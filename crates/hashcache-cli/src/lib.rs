@@ -1,10 +1,10 @@
-//! The command `hashcache`: parses the command line, runs one subcommand, reports errors.
+//! The command `hashcache`: parses the command line, runs a subcommand, reports errors.
 //!
-//! One module per subcommand; `args` defines the subcommands and flags, `settings` the settings and
-//! their sources. Invariant: results are written to standard output, messages to standard error;
-//! exit status 0 means success, 1 that the data has faults, 2 that the command failed.
+//! A module for each subcommand; `args` defines the subcommands and flags, `settings` the settings
+//! and their sources. Invariant: results are written to standard output, messages to standard
+//! error; exit status 0 means success, 1 that the data has faults, 2 that the command failed.
 
-// What was asked.
+// Input: arguments, settings, the admin listener; faults.
 mod address;
 mod admin_client;
 mod args;
@@ -40,7 +40,7 @@ mod report;
 mod sim;
 mod top;
 
-// Logging.
+// Logging and output.
 mod logging;
 mod output;
 
@@ -56,7 +56,7 @@ use settings::Environment;
 /// Exit status when the command failed.
 const COULD_NOT: u8 = 2;
 
-/// Runs the command line of this process.
+/// Runs this process's command line.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -98,10 +98,11 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Help and version are results; every other message of clap is an error in our own form.
+/// Prints help or the version as a result; every other message from clap is an error in our own
+/// form.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Fails only when standard output is closed.
+        // Fails only if standard output is closed.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }

@@ -1,7 +1,7 @@
-//! `hashcache link`: the key of this box for links, and the links of a running proxy.
+//! `hashcache link`: this box's key for links, and a running proxy's links.
 //!
-//! Called by `main`. The proxy's library makes and reads the key; the status is from the admin
-//! listener. Invariant: nothing of a private key is ever printed.
+//! Called by `main`. The proxy's library makes and reads the key; the admin listener reports the
+//! status. Invariant: no part of a private key is ever printed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ pub struct StatusArgs {
     proxy: AdminArgs,
 }
 
-/// Runs one of the subcommands.
+/// Runs the subcommand.
 pub fn run(command: &LinkCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
     match command {
         LinkCommand::Init(args) => init(args, environment),
@@ -75,7 +75,7 @@ fn init(args: &KeyArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     if args.dir.is_none()
         && let Some(parent) = directory.parent()
     {
-        // Missing parents are made only for a directory that nobody named here.
+        // Missing parents are made only if no flag names the directory.
         let fault = || Fault::new(format!("cannot create {}", parent.display()));
         fs::create_dir_all(parent).with_context(fault)?;
     }
@@ -117,7 +117,7 @@ fn json_of(identity: &LinkIdentity, directory: &Path) -> String {
     format!("{all:#}\n")
 }
 
-/// The directory that was given, else the one that the proxy would use.
+/// Returns the given directory, otherwise the directory that the proxy would use.
 fn directory(given: Option<&Path>, environment: &Environment) -> anyhow::Result<PathBuf> {
     if let Some(directory) = given {
         return Ok(directory.to_owned());
@@ -175,7 +175,7 @@ fn list(links: &Value) -> impl Iterator<Item = &Value> {
     links.as_array().into_iter().flatten()
 }
 
-/// The links in words; `now` is the time since 1970.
+/// Formats the links as text; `now` is the time since 1970.
 fn told(links: &Value, now: Duration) -> String {
     let mut text = String::new();
     for link in list(&links["parents"]) {
@@ -280,7 +280,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// Hosts in the words; the JSON has more.
+/// Most hosts in the text; the JSON has more.
 const SITES_SHOWN: usize = 5;
 
 #[cfg(test)]

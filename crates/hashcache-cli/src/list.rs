@@ -1,8 +1,8 @@
-//! `hashcache list`: asks a running proxy what it has stored, part by part.
+//! `hashcache list`: lists a running proxy's objects, part by part.
 //!
-//! Called by `main`. The proxy walks through its store slowly; this prints what each part has found
-//! and asks for the next. When it ends, also by a signal or a closed pipe, so does the walk.
-//! Nothing but one part is held in memory.
+//! Called by `main`. The proxy walks through its store slowly; this command prints each part and
+//! then requests the next. If the command stops, also by a signal or a closed pipe, the walk stops
+//! too. Only one part is in memory at a time.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
@@ -39,7 +39,7 @@ pub struct ListArgs {
     proxy: AdminArgs,
 }
 
-/// Lists.
+/// Prints the list.
 pub fn run(args: &ListArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let proxy = args.proxy.listener(environment)?;
     let token = proxy.token()?;
@@ -76,7 +76,7 @@ pub fn run(args: &ListArgs, environment: &Environment) -> anyhow::Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// A progress bar on a terminal, nothing elsewhere.
+/// Shows a progress bar if standard error is a terminal.
 fn progress_bar() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -86,7 +86,7 @@ fn progress_bar() -> ProgressBar {
     ProgressBar::new(1000).with_style(style)
 }
 
-/// Writes lines at once; a closed pipe ends the list.
+/// Writes and flushes lines; a closed pipe stops the list.
 fn print(lines: &str) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
     output.write_all(lines.as_bytes())?;
@@ -94,7 +94,7 @@ fn print(lines: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Path and query of the question.
+/// Returns the path and query for a request to the admin listener.
 fn target(prefix: Option<&str>, from: &str) -> String {
     let mut target = format!("/-/list?from={}", encoded(from));
     if from.is_empty() {
@@ -106,7 +106,7 @@ fn target(prefix: Option<&str>, from: &str) -> String {
     target
 }
 
-/// A stored response in a line: freshness, status, size, URL.
+/// Formats a stored response as a line: freshness, status, size, URL.
 fn told(object: &Value) -> String {
     let number = |name: &str| object[name].as_i64().unwrap_or_default();
     let fresh = if object["fresh"] == true {

@@ -13,9 +13,9 @@ use crate::settings::Environment;
 
 /// The variable that selects the lines, as in most Rust programs.
 const RUST_LOG: &str = "RUST_LOG";
-/// The variable that disables colours, whatever its value (no-color.org).
+/// The variable that disables colours, with any value (no-color.org).
 const NO_COLOR: &str = "NO_COLOR";
-/// The crate that speaks HTTP/2 below hyper.
+/// The HTTP/2 crate below hyper.
 const H2: &str = "h2";
 
 /// Starts logging. Call it once, before any code logs.
@@ -30,10 +30,10 @@ pub fn start(environment: &Environment) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Lines of level *info* and above, unless `text` says otherwise.
+/// Builds the filter: lines at level *info* and above, unless `text` has directives.
 ///
-/// `EnvFilter` would also select lines by the spans around them. None of our crates has spans, and
-/// it brings the regular expressions for their fields.
+/// `EnvFilter` could also select lines by the spans around them. But our crates have no spans, and
+/// `EnvFilter` depends on regular expressions for span fields.
 fn filter(text: &str) -> Result<Targets, Fault> {
     let directives: Vec<&str> = text
         .split(',')
@@ -56,8 +56,8 @@ fn filter(text: &str) -> Result<Targets, Fault> {
     Ok(if names_h2 { filter } else { without_h2(filter) })
 }
 
-/// The crate h2 warns about every protocol error of a client; clients can cause as many as they
-/// like.
+/// Silences the crate h2: it warns about every client protocol error, so clients could cause
+/// arbitrarily many lines.
 fn without_h2(filter: Targets) -> Targets {
     filter.with_target(H2, LevelFilter::OFF)
 }

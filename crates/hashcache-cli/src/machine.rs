@@ -1,6 +1,6 @@
-//! What this machine has.
+//! Resources of this machine.
 
-/// Available memory of this machine, bytes; `None` if the system does not report it.
+/// This machine's available memory, bytes; `None` if the system does not report it.
 pub fn memory_available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let row = text

@@ -13,7 +13,7 @@ use crate::args;
 use crate::fault::Fault;
 use crate::settings::{DefaultValue, Key, SECTIONS, TABLES};
 
-/// The page of the configuration file.
+/// The page about the configuration file.
 const CONFIGURATION: &str = "hashcache.toml.5";
 
 /// Prints the main page, or writes all pages to `directory` and makes it if needed.
@@ -52,7 +52,7 @@ const DESCRIPTION: [&str; 3] = [
      reload (signal HUP) reads the file again and logs which changes need a restart.",
 ];
 
-/// The page hashcache.toml(5).
+/// Returns the page hashcache.toml(5).
 pub fn configuration() -> String {
     let mut page = Roff::new();
     page.control("TH", ["hashcache.toml", "5", "", "", "HashCache"]);

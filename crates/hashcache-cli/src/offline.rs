@@ -1,6 +1,6 @@
-//! `hashcache offline`: whether a running proxy regards the line to the Internet as down.
+//! `hashcache offline`: shows or sets if a running proxy regards the line to the Internet as down.
 //!
-//! Called by `main`. Asks the admin listener, and with a mode tells it.
+//! Called by `main`. Sends a GET to the admin listener, or a POST if a mode is given.
 
 use std::process::ExitCode;
 
@@ -57,7 +57,7 @@ pub fn run(args: &OfflineArgs, environment: &Environment) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// The state in words.
+/// Formats the state as text.
 fn told(state: &Value) -> String {
     let mode = state["mode"].as_str().unwrap_or_default();
     let line = match state["offline"].as_bool() {

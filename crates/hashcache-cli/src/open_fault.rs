@@ -1,7 +1,7 @@
-//! Why a cache could not be opened, and what to do about each reason.
+//! Faults for a cache that cannot be opened, with a remedy for each reason.
 //!
 //! Called by every subcommand that opens a cache. The engine reports bytes and fields; this module
-//! turns them into a message with the flags of the command line.
+//! turns them into a message with command-line flags.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use rustix::io::Errno;
 use crate::fault::Fault;
 use crate::units::{brief_size, show_size, show_store_size};
 
-/// What a cache is opened for; what to do about a fault depends on it.
+/// The purpose of opening a cache; a fault's hint depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To serve from it; a cache file that does not exist is made.
+    /// To serve objects; a cache file that does not exist is made.
     Serve,
-    /// To read a cache that exists.
+    /// To read an existing cache.
     Look,
 }
 
@@ -30,15 +30,16 @@ impl Purpose {
     }
 }
 
-/// Hint where the existing cache file cannot be used any more.
+/// Hint if the existing cache file cannot be used any more.
 const START_ANEW: &str = "remove the file and start again: a cache holds only copies";
-/// Hint where the named file cannot hold a cache.
+/// Hint if the named file cannot hold a cache.
 const NAME_ANOTHER: &str = "give a file or a block device with `--cache PATH`";
 
-/// Hints are rounded up to a multiple of this, so that nobody has to type a size to the byte.
+/// Hints round sizes up to a multiple of this, so that an operator need not type a size to the
+/// byte.
 const MIB: u64 = 1 << 20;
 
-/// The fault of not opening `path` for `purpose`.
+/// The fault if `path` cannot be opened for `purpose`.
 pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
     let (why, hint) = match error {
         OpenError::Device { source, .. } => return system_refused(path, purpose, source),
@@ -179,7 +180,7 @@ pub fn cannot_open(path: &Path, purpose: Purpose, error: &OpenError) -> Fault {
     fault(path, &why, hint)
 }
 
-/// Why a cache is not given another size, and what to do.
+/// Returns the reason why a cache cannot have another size, and the hint.
 fn other_size(size_bytes: u64, asked_bytes: u64, why: Resize) -> (String, Option<String>) {
     let (size, asked) = (show_store_size(size_bytes), show_store_size(asked_bytes));
     let go_on = format!("keep `--cache-size {size}`");
@@ -205,15 +206,15 @@ fn other_size(size_bytes: u64, asked_bytes: u64, why: Resize) -> (String, Option
     )
 }
 
-/// The fault of not opening `path` because its directory is missing. We do not make it: it may be
-/// the mount point of a disk that is not mounted.
+/// The fault if `path` cannot be opened because the directory is missing. We do not make the
+/// directory: it may be the mount point of a disk that is not mounted.
 pub fn no_directory(path: &Path, directory: &Path) -> Fault {
     let why = format!("directory {} does not exist", directory.display());
     let hint = "make the directory or mount its disk, or use another file with `--cache PATH`";
     fault(path, &why, Some(hint.to_owned()))
 }
 
-/// Adds what the operator should do to the operating system's error, which names only the failure.
+/// Adds a hint to the operating system's error, which names only the failure.
 fn system_refused(path: &Path, purpose: Purpose, source: &io::Error) -> Fault {
     let hint = match (source.kind(), purpose) {
         (ErrorKind::StorageFull | ErrorKind::QuotaExceeded, _) => {
@@ -266,13 +267,13 @@ fn is_empty(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0)
 }
 
-/// Bytes that this user may still write to the disk that `path` is or would be on.
+/// Bytes that this user may still write to the disk of `path`, even if the file does not exist.
 fn free_bytes(path: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(directory(path)).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize) / MIB * MIB)
 }
 
-/// The directory in which `path` lies.
+/// The directory that contains `path`.
 pub fn directory(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
@@ -281,7 +282,7 @@ pub fn directory(path: &Path) -> PathBuf {
     }
 }
 
-/// Sizes as people read them; every other setting is a word already.
+/// Formats a size for people; any other setting is returned unchanged.
 fn in_units(value: &str) -> String {
     value.parse().map_or_else(|_| value.to_owned(), show_size)
 }

@@ -1,4 +1,4 @@
-//! Output of all subcommands, and their exit status.
+//! Output and exit status of all subcommands.
 
 use std::io::Write as _;
 use std::ops::RangeInclusive;
@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 /// Exit status when the data has faults.
 pub const NOT_WELL: u8 = 1;
 
-/// Writes to standard output at once; a closed pipe is not a reason to panic.
+/// Writes to standard output and flushes; a closed pipe is not a reason to panic.
 pub fn say(text: &str) {
     let mut output = std::io::stdout().lock();
     let _ = output
@@ -14,8 +14,8 @@ pub fn say(text: &str) {
         .and_then(|()| output.flush());
 }
 
-/// `text`, which may come from clients and origins, without what controls a terminal or is not
-/// seen there.
+/// Makes `text` from clients and origins safe to print: control characters and characters that are
+/// invisible on a terminal become `?`.
 pub fn printable(text: &str) -> String {
     let is_invisible = |c: char| INVISIBLE.iter().any(|range| range.contains(&c));
     let is_odd = |c: char| c.is_control() || is_invisible(c);
@@ -24,7 +24,7 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
-/// The URL of a stored response as [`printable`] text; octets that are not UTF-8 become `%9B`.
+/// Formats a stored response's URL as [`printable`] text; octets that are not UTF-8 become `%9B`.
 pub fn printable_url(url: &str) -> String {
     let octets = hashcache_http::octets(url);
     let mut text = String::with_capacity(octets.len());
@@ -36,7 +36,7 @@ pub fn printable_url(url: &str) -> String {
     text
 }
 
-/// Characters of Unicode that have no width, or change the direction of others.
+/// Unicode characters that have no width, or change the direction of other characters.
 const INVISIBLE: [RangeInclusive<char>; 4] = [
     '\u{61c}'..='\u{61c}',
     '\u{200b}'..='\u{202e}',
@@ -44,7 +44,7 @@ const INVISIBLE: [RangeInclusive<char>; 4] = [
     '\u{feff}'..='\u{feff}',
 ];
 
-/// Writes to standard error; unlike `eprint!` it does not panic when standard error is closed.
+/// Writes to standard error; unlike `eprint!` it does not panic if standard error is closed.
 pub fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

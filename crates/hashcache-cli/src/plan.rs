@@ -1,7 +1,8 @@
-//! `hashcache plan`: what every policy costs and delivers on a disk, and which one to choose.
+//! `hashcache plan`: compares the costs and benefits of all policies on a disk, and recommends a
+//! design.
 //!
-//! The engine does the arithmetic (`hashcache::plan`); this module asks for it and prints it.
-//! Invariant: lines have at most 80 columns; the keys of `--json` do not change.
+//! The engine does the arithmetic (`hashcache::plan`); this module parses flags and prints the
+//! result. Invariant: lines have at most 80 columns; the keys in `--json` do not change.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -21,11 +22,11 @@ use crate::fault::Fault;
 use crate::open_fault::{Purpose, cannot_open};
 use crate::units::{about_size, brief_size, parse_size, show_size};
 
-/// How long a disk is measured.
+/// Duration of a disk measurement.
 const PROBE_TIME: Duration = Duration::from_secs(10);
-/// The paper's disks make 65 to 95 seeks a second, today's disks about this many.
+/// The paper's disks make 65 to 95 seeks a second, today's disks about this number.
 const SEEKS_PER_S: f64 = 90.0;
-/// Range of the mean object size: every object takes at least one unit.
+/// Range for the mean object size: every object takes at least one unit.
 const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 512..=1 << 30;
 
 /// Arguments of `hashcache plan`.
@@ -51,7 +52,7 @@ pub struct PlanArgs {
     json: bool,
 }
 
-/// The question, the measurement and the result.
+/// Input, measurement and result.
 struct Plan {
     wanted: Wanted,
     probe: Option<Probe>,
@@ -360,10 +361,10 @@ fn flags_of(design: &Design, wanted: &Wanted) -> String {
     flags
 }
 
-/// Default of the proxy for the mean object size and for the slot size.
+/// The proxy's default for the mean object size and for the slot size.
 const WEB_OBJECT_BYTES: u32 = 8 << 10;
 
-/// `count` in three digits.
+/// Formats `count` with about three digits.
 fn about_count(count: u64) -> String {
     let text = about_size(count);
     text.strip_suffix('B').unwrap_or(&text).to_owned()

@@ -1,10 +1,10 @@
-//! Files that other users must not write or read: the cache, the token, the keys of the authority.
+//! Files that other users must not write or read: the cache, the token, the authority's keys.
 //!
-//! Called by `hashcache proxy` before it opens them, at the start and at a reload. A user with
-//! write access to a cache file can choose what all clients receive; a user with read access sees
-//! what the clients were sent.
+//! Called by `hashcache proxy` before it opens the files, at the start and at a reload. A user with
+//! write access to a cache file can choose the content that all clients receive; a user with read
+//! access sees the content that clients received.
 //!
-//! | what | owner | group | others |
+//! | file | owner | group | others |
 //! |---|---|---|---|
 //! | cache file, token | the user we run as, or root | may read | nothing |
 //! | block device | anyone: `root:disk` is usual | anything | nothing |
@@ -12,9 +12,10 @@
 //! | key of an authority | the user we run as, or root | nothing | nothing |
 //!
 //! A group may read a cache and a token because only the owner can grant that right: we make files
-//! for their owner alone. Root's files are accepted for every user; but root itself accepts no
-//! other user's file, because its owner could change it while root serves from it. For `hashcache
-//! config check` root accepts it: that serves nothing, and a service runs as a user of its own.
+//! with access only for their owner. Root's files are accepted for every user; but root itself
+//! accepts no other user's file, because the owner could change it while root serves from it. For
+//! `hashcache config check` root accepts such a file: that command serves nothing, and a service
+//! runs as its own user.
 //!
 //! Invariant: a refused file is not changed. Cost: one `stat` per file.
 
@@ -33,17 +34,17 @@ pub enum Private {
     AuthorityKey,
 }
 
-/// What the files are looked at for.
+/// The reason for the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Intent {
-    /// The proxy will use them.
+    /// The proxy will use the files.
     Run,
-    /// `hashcache config check` says whether it could.
+    /// `hashcache config check` reports if the proxy could use them.
     Check,
 }
 
 impl Private {
-    /// Permission bits that it must not have, and the mode that corrects it.
+    /// The permission bits that this kind of file must not have, and the mode that corrects it.
     fn forbidden(self) -> (u32, &'static str) {
         match self {
             Self::Cache | Self::Token => (0o027, "600"),
@@ -52,8 +53,8 @@ impl Private {
         }
     }
 
-    /// Refuses the file at `path` if other users could write or read it. A file that is missing, of
-    /// another kind or not accessible is left to the code that opens it.
+    /// Refuses the file at `path` if other users could write or read it. If the file is missing,
+    /// has another type or is not accessible, the code that opens it reports the error.
     pub fn check(self, path: &Path, intent: Intent) -> Result<(), Fault> {
         let user = rustix::process::geteuid().as_raw();
         match fs::metadata(path) {
@@ -108,8 +109,8 @@ impl Private {
     }
 }
 
-/// The user that the proxy will run as: this process's, `user`, or for a check by root the one that
-/// has the file.
+/// The user that the proxy will run as: `user`, this process's user, or, for a check by root, the
+/// file's owner.
 fn user_of_proxy(user: u32, file: &Facts, intent: Intent) -> u32 {
     match intent {
         Intent::Check if user == 0 => file.owner,
@@ -117,7 +118,7 @@ fn user_of_proxy(user: u32, file: &Facts, intent: Intent) -> u32 {
     }
 }
 
-/// The properties of a file that are checked.
+/// The file properties that are checked.
 struct Facts {
     owner: u32,
     mode: u32,

@@ -1,8 +1,8 @@
 //! `hashcache proxy`: loads the settings, opens the cache and runs the proxy until a signal stops
 //! it.
 //!
-//! Called by `main`; calls `settings`, the engine and the proxy library, and has no logic of
-//! either.
+//! Called by `main`; calls `settings`, the engine and the proxy library, and contains none of their
+//! logic.
 
 use std::cell::Cell;
 use std::fs;
@@ -32,13 +32,14 @@ use crate::private::{Intent, Private};
 use crate::settings::{self, Applies, Effective, Environment, SettingArgs, Source};
 use crate::units::{show_size, show_store_size};
 
-/// Files of a client: its connection, and a tunnel's other end or an upstream connection.
+/// Open files for a client: the client's connection, and a tunnel's other side or an upstream
+/// connection.
 const FILES_PER_CLIENT: u64 = 2;
-/// Open files for the cache, logs, listeners and idle connections to origins. With fewer than 4,096
-/// files in all, a quarter of them instead.
+/// Open files for the cache, logs, listeners and idle connections to origins. If the limit is below
+/// 4,096 files, a quarter of the limit instead.
 const OTHER_FILES: u64 = 1024;
 
-/// What the process does for clients.
+/// The service of this process for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// `hashcache proxy`.
@@ -49,7 +50,7 @@ pub enum Role {
 
 /// Runs the proxy.
 pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow::Result<ExitCode> {
-    // First of all, while there are no other threads.
+    // This must be first, while there are no other threads.
     let supervisor = Supervisor::of_this_process()
         .context("cannot use what the service manager passes (LISTEN_FDS, NOTIFY_SOCKET)")?;
     logging::start(environment)?;
@@ -68,15 +69,15 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
     };
     let absent = absent_files(&effective, &state);
     let cache = open(&effective)?;
-    // Not earlier: when opening fails, the engine removes the files that it made, and a file that
+    // Not earlier: if opening fails, the engine removes the files that it made, and a file that
     // another process made meanwhile is not ours.
     let new_files = NewFiles::new(absent);
     let stats = cache.stats();
     let (cache_size, in_all) = (stats.device_bytes_min, stats.device_bytes);
     cap_clients(&mut effective, open_files);
     let started = effective.clone();
-    // An existing cache keeps its own size; of several devices the smallest counts, because an
-    // object lies whole on one.
+    // An existing cache keeps its own size. With several devices the smallest counts, because an
+    // object is stored whole on one device.
     effective.values.engine.cache_size = cache_size;
     let again = (args.clone(), environment.clone());
     let reload = move || {
@@ -94,7 +95,7 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
         new_files.keep();
         let line = greeting(&announced, in_all, listening);
         match announced.values.startup.access_log {
-            // On standard output a reader of the log would take it for a log entry.
+            // On standard output, a log reader would take the greeting for a log entry.
             AccessLog::Stdout => tell(&line),
             AccessLog::None | AccessLog::File(_) => say(&line),
         }
@@ -105,9 +106,9 @@ pub fn run(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow:
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every reason not to start that can be found without starting. Nothing is created or changed, and
-/// a proxy that runs with these settings is not disturbed. An address in use is not reported: the
-/// program that uses it may be the proxy that is to be restarted.
+/// Finds every reason not to start that can be found without starting. Creates and changes nothing,
+/// and does not disturb a running proxy with these settings. An address in use is not reported: the
+/// program that uses it may be the proxy that will be restarted.
 pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fault> {
     let values = &effective.values;
     let mut problems = Vec::new();
@@ -131,7 +132,7 @@ pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fau
         Ok(settings) => settings,
         Err(error) => {
             problems.extend(fault::all(&error));
-            // Faults of the token and the authority are reported already.
+            // Faults in the token and the authority are reported already.
             let mut settings = values.for_proxy();
             settings.startup.admin_token_file = None;
             settings
@@ -142,7 +143,8 @@ pub fn start_problems(effective: &Effective, supervisor: &Supervisor) -> Vec<Fau
     problems
 }
 
-/// What these settings say that is most likely not meant, although the proxy starts with it.
+/// Returns warnings about settings that are most likely mistakes, although the proxy starts with
+/// them.
 pub fn start_warnings(effective: &Effective) -> anyhow::Result<Vec<Warning>> {
     Ok(hashcache_proxy::warnings(&for_proxy(
         effective,
@@ -150,7 +152,7 @@ pub fn start_warnings(effective: &Effective) -> anyhow::Result<Vec<Warning>> {
     )?))
 }
 
-/// The files of the cache and its state that are not there yet.
+/// Cache and state files that do not exist yet.
 fn absent_files(effective: &Effective, state: &StateFiles) -> Vec<PathBuf> {
     let files = effective.values.engine.cache.iter();
     let files = files.chain(&state.clock).chain(&state.verified);
@@ -160,8 +162,8 @@ fn absent_files(effective: &Effective, state: &StateFiles) -> Vec<PathBuf> {
     files.filter(is_absent).cloned().collect()
 }
 
-/// Files that this start makes. Dropped before the proxy listens, they are removed again: a start
-/// that fails leaves nothing behind.
+/// Files that this start makes. If the value is dropped before the proxy listens, they are removed
+/// again: a start that fails leaves no files behind.
 struct NewFiles {
     paths: Vec<PathBuf>,
     kept: Cell<bool>,
@@ -191,7 +193,7 @@ impl Drop for NewFiles {
     }
 }
 
-/// The proxy's share of the settings, with the contents of the files that they name.
+/// Settings for the proxy, with the contents of the files that they name.
 fn for_proxy(effective: &Effective, intent: Intent) -> anyhow::Result<Settings> {
     let values = &effective.values;
     let mut exposed = Vec::new();
@@ -227,7 +229,7 @@ fn for_proxy(effective: &Effective, intent: Intent) -> anyhow::Result<Settings> 
     Ok(settings)
 }
 
-/// Names of the settings that differ and apply at the next start.
+/// Names of the changed settings that apply only at the next start.
 fn start_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
     let both = old.shown().zip(new.shown());
     let changed = both.filter(|((_, was, _), (_, is, _))| was != is);
@@ -240,7 +242,7 @@ fn start_changes(old: &Effective, new: &Effective) -> Vec<&'static str> {
         .collect()
 }
 
-/// The fault of a proxy that did not start, with a hint.
+/// The fault for a proxy that did not start, with a hint.
 fn cannot_run(error: RunError) -> anyhow::Error {
     if let RunError::Link(fault) = &error {
         let source = std::error::Error::source(fault).map(|source| format!(": {source}"));
@@ -308,8 +310,9 @@ fn load(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow::Re
 
 fn open(effective: &Effective) -> anyhow::Result<Cache> {
     let paths = &effective.values.engine.cache;
-    // Only our own default place is made. A directory that the operator named and that is not there
-    // may be a disk that is not mounted, and must not become a cache that fills the system's disk.
+    // Only our own default directory is made. If a directory that the operator named is missing,
+    // the disk may not be mounted, and the path must not become a cache that fills the system's
+    // disk.
     for path in paths {
         let directory = directory(path);
         if *effective.source("cache") == Source::Default {
@@ -333,24 +336,24 @@ fn open(effective: &Effective) -> anyhow::Result<Cache> {
         .map_err(|error| engine_fault(effective, &error))?)
 }
 
-/// The fault of not opening the cache of `effective`.
+/// The fault for a cache that cannot be opened.
 fn engine_fault(effective: &Effective, error: &OpenError) -> Fault {
-    // Of several devices, the one that the engine names.
+    // If there are several devices, the engine names the device that failed.
     let first = effective.values.engine.cache.first().map(PathBuf::as_path);
     let path = error.path().or(first).unwrap_or(Path::new(""));
     cannot_open(path, Purpose::Serve, error)
 }
 
-/// The engine's share of the settings, according to the files that exist at the paths now.
+/// Settings for the engine, according to the files that exist at the paths now.
 fn engine_config_now(effective: &Effective) -> Config {
     let paths = &effective.values.engine.cache;
-    // A block device has its size before it holds a cache, but `len` of its metadata is 0.
+    // A block device has a size before it holds a cache, but `len` in its metadata is 0.
     let sized = |file: fs::Metadata| file.len() > 0 || file.file_type().is_block_device();
     let exists = |path: &PathBuf| fs::metadata(path).is_ok_and(sized);
     engine_config(effective, paths, paths.iter().all(exists))
 }
 
-/// Settings that were given but have no effect with the policy.
+/// Names of the given settings that have no effect with the policy.
 fn without_effect(effective: &Effective) -> Vec<&'static str> {
     let policy = effective.values.engine.policy;
     let is_log = effective.values.has_log();
@@ -372,9 +375,9 @@ fn without_effect(effective: &Effective) -> Vec<&'static str> {
     idle.map(|(key, _)| key).collect()
 }
 
-/// The engine's share of the settings.
+/// Settings for the engine.
 ///
-/// An existing cache keeps its size unless another one is given.
+/// An existing cache keeps its size unless another size is given.
 fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Config {
     let values = &effective.values;
     let is_asked = *effective.source("cache_size") != Source::Default;
@@ -396,7 +399,7 @@ fn engine_config(effective: &Effective, paths: &[PathBuf], exist: bool) -> Confi
     }
 }
 
-/// Raises the limit of open files to the maximum that the system allows; returns it.
+/// Raises the limit on open files to the maximum that the system allows; returns the new limit.
 fn raise_open_files() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -432,8 +435,8 @@ fn cap_clients(effective: &mut Effective, open_files: Option<u64>) {
     *upstream = most.min(*upstream);
 }
 
-/// The line that says where the proxy listens, what it uses (of disk `bytes` in all) and what to
-/// type next; a second one says what https needs.
+/// The line at the start: the listener addresses, the resources in use (`bytes` on disk in total)
+/// and the next command to type. A second line explains how to store https.
 fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String {
     let values = &effective.values;
     let settings = values.for_proxy();
@@ -518,7 +521,7 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
     )
 }
 
-/// The second line of the greeting when responses over https are not stored.
+/// Second greeting line if responses over https are not stored.
 const HTTPS_IS_TUNNELLED: &str = "hashcache: https passes through as a tunnel and is not stored; \
      to store it, point package tools at a mirror (`--mirror`), or run `hashcache ca init` and add \
      `--intercept-ca DIR --intercept-list cacheable`\n";

@@ -1,7 +1,7 @@
-//! `hashcache purge`: asks a running proxy to remove objects or to mark them as stale.
+//! `hashcache purge`: makes a running proxy remove objects or mark them as stale.
 //!
-//! Called by `main`. Sends a POST to the admin listener; its address and token are read from the
-//! settings of the proxy.
+//! Called by `main`. Sends a POST to the admin listener; the address and the token are read from
+//! the proxy's settings.
 
 use std::process::ExitCode;
 
@@ -49,7 +49,7 @@ pub struct PurgeArgs {
     proxy: AdminArgs,
 }
 
-/// Purges.
+/// Sends the purge and prints the answer.
 pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let proxy = args.proxy.listener(environment)?;
     let answer = match proxy.change("/-/purge", &args.body().to_string())? {
@@ -84,7 +84,7 @@ impl PurgeArgs {
     }
 }
 
-/// A line for each thing that was purged.
+/// Formats a line for each purged item.
 fn told(answer: &str) -> String {
     let report: Value = serde_json::from_str(answer).unwrap_or_default();
     let how = match report["soft"].as_bool() {

@@ -1,7 +1,7 @@
 //! The reference page of the operating manual: every setting and every array of tables.
 //!
 //! `hashcache config reference` prints it, and `cargo xtask docs` writes it to
-//! `docs/operate/reference.md`. All text is that of the rows of the settings.
+//! `docs/operate/reference.md`. All text is taken from the rows of the settings.
 
 use crate::settings::{Accepts, Applies, DefaultValue, Key, SECTIONS, TABLES};
 
@@ -13,7 +13,7 @@ This page is made by `cargo xtask docs` from the same rows that the program read
 limits.
 ";
 
-/// The page, in Markdown.
+/// Returns the page in Markdown.
 pub fn text() -> String {
     let mut text = HEAD.to_owned();
     for section in SECTIONS {
@@ -78,7 +78,7 @@ fn describe(text: &mut String, key: &Key) {
     ));
 }
 
-/// `text` with what Markdown would take for markup escaped, except in backticks.
+/// Escapes Markdown markup in `text`, except in backticks.
 fn plain(text: &str) -> String {
     let parts = text.split('`').enumerate().map(|(at, part)| {
         if at % 2 == 1 {

@@ -1,16 +1,17 @@
-//! Sizes and times as people write them: `64MiB`, `1GB`, `5m`, `250ms`; shares in per cent.
+//! Sizes and times in the form that people write: `64MiB`, `1GB`, `5m`, `250ms`; shares in per
+//! cent.
 //!
-//! Called by `settings::keys` in both directions, by `report` and `top`. Invariant: what
-//! `show_size` and `show_time` print, `parse_size` and `parse_time` read back as the same number,
-//! so the output of `config show` is a configuration file.
+//! Called by `settings::keys` in both directions, by `report` and `top`. Invariant: `parse_size`
+//! and `parse_time` read the output of `show_size` and `show_time` back as the same number, so the
+//! output of `config show` is a configuration file.
 
 use std::time::Duration;
 
 use crate::fault::Fault;
 
-/// Units of size, largest first: `show_size` takes the first that is exact.
+/// Size units, largest first: `show_size` takes the first that is exact.
 ///
-/// A bare letter counts in 1024, as it does for nginx, Squid, docker and systemd.
+/// A letter without `B` or `iB` counts in 1024, as in nginx, Squid, docker and systemd.
 const SIZES: [(&str, u64); 8] = [
     ("TiB", 1 << 40),
     ("TB", 1_000_000_000_000),
@@ -22,7 +23,7 @@ const SIZES: [(&str, u64); 8] = [
     ("KB", 1_000),
 ];
 
-/// Units of time, largest first.
+/// Time units, largest first.
 const TIMES: [(&str, u64); 5] = [
     ("d", 86_400_000),
     ("h", 3_600_000),
@@ -31,7 +32,7 @@ const TIMES: [(&str, u64); 5] = [
     ("ms", 1),
 ];
 
-/// `part` of `all` in per cent.
+/// Formats `part` of `all` in per cent.
 pub fn show_percent(part: u64, all: u64) -> String {
     match all {
         0 => "-".to_owned(),
@@ -39,7 +40,7 @@ pub fn show_percent(part: u64, all: u64) -> String {
     }
 }
 
-/// Bytes of `text`: digits, an optional fraction, an optional unit.
+/// Parses a size in bytes: digits, an optional fraction, an optional unit.
 pub fn parse_size(text: &str) -> Result<u64, Fault> {
     let wrong = || {
         Fault::new(format!("`{text}` is not a size"))
@@ -59,7 +60,7 @@ pub fn parse_size(text: &str) -> Result<u64, Fault> {
             .ok_or_else(wrong)?,
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    // Nine digits of fraction times the largest unit still fit 128 bits many times over.
+    // With nine digits of fraction, the product with the largest unit is far below 128 bits.
     if !is_digits(whole) || !is_digits(fraction) || fraction.len() > 9 {
         return Err(wrong());
     }
@@ -77,13 +78,13 @@ pub fn parse_size(text: &str) -> Result<u64, Fault> {
     bytes.ok_or_else(|| Fault::new(format!("`{text}` is too large")))
 }
 
-/// Stores have a whole number of these: the engine rounds a size down.
+/// The length of a store is a multiple of this: the engine rounds a size down.
 const STORE_UNIT: u64 = 4096;
 
-/// Length of a size that `brief_size` shows exactly.
+/// Longest size that `brief_size` shows exactly, in characters.
 const BRIEF_CHARS: usize = 8;
 
-/// `bytes` in the largest unit that shows it exactly.
+/// Formats `bytes` in the largest unit that is exact.
 pub fn show_size(bytes: u64) -> String {
     match SIZES
         .iter()
@@ -94,8 +95,8 @@ pub fn show_size(bytes: u64) -> String {
     }
 }
 
-/// The configured size of a store of `bytes`: a store made with `60GB` has 2,048 bytes less, which
-/// no large unit shows.
+/// Returns the configured size of a store of `bytes`: a store made with `60GB` has 2,048 bytes
+/// less, which no large unit shows.
 pub fn show_store_size(bytes: u64) -> String {
     let last = bytes.saturating_add(STORE_UNIT - 1);
     let fitting = SIZES.iter().find_map(|&(_, unit)| {
@@ -105,7 +106,7 @@ pub fn show_store_size(bytes: u64) -> String {
     show_size(fitting.unwrap_or(bytes))
 }
 
-/// `bytes` for a person to read: exactly if that is short, otherwise in three digits.
+/// Formats `bytes` for a person: exactly if that is short, otherwise with three digits.
 pub fn brief_size(bytes: u64) -> String {
     let exact = show_size(bytes);
     if exact.len() <= BRIEF_CHARS && (exact.ends_with('B') || bytes < 10_000) {
@@ -122,7 +123,7 @@ pub fn brief_size(bytes: u64) -> String {
     about
 }
 
-/// `bytes` in three digits or four and the unit disks are sold by.
+/// Formats `bytes` with three or four digits, in the units by which disks are sold.
 pub fn about_size(bytes: u64) -> String {
     let units = ["B", "KB", "MB", "GB", "TB", "PB", "EB"];
     let (mut amount, mut unit) = (bytes as f64, 0);
@@ -141,7 +142,7 @@ pub fn about_size(bytes: u64) -> String {
     format!("{amount:.digits$}{}", units[unit])
 }
 
-/// The time `text` names: one or more numbers, each with its unit, as in `1h30m`.
+/// Parses a time: one or more numbers, each with a unit, as in `1h30m`.
 pub fn parse_time(text: &str) -> Result<Duration, Fault> {
     let wrong = || {
         Fault::new(format!("`{text}` is not a time"))
@@ -168,7 +169,7 @@ pub fn parse_time(text: &str) -> Result<Duration, Fault> {
             .find(|(name, _)| *name == unit)
             .ok_or_else(wrong)?
             .1;
-        // Falling units only: `5m1h` and `5m5m` are more likely slips than sums.
+        // Units must decrease: `5m1h` and `5m5m` are more likely mistakes than sums.
         if !is_digits(number) || unit_ms >= last_unit_ms {
             return Err(wrong());
         }
@@ -187,7 +188,7 @@ pub fn parse_time(text: &str) -> Result<Duration, Fault> {
     }
 }
 
-/// `time` in the largest unit that shows it exactly; below a millisecond it is cut off.
+/// Formats `time` in the largest unit that is exact; fractions of a millisecond are cut off.
 pub fn show_time(time: Duration) -> String {
     let ms = time.as_millis();
     match TIMES
@@ -199,7 +200,7 @@ pub fn show_time(time: Duration) -> String {
     }
 }
 
-/// Splits `text` where its leading digits and dots end; one space may stand before a unit.
+/// Splits `text` after the leading digits and dots; a space may stand before a unit.
 fn split_number(text: &str) -> (&str, &str) {
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')

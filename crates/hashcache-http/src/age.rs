@@ -10,30 +10,30 @@ use http::header::{AGE, HeaderMap};
 use crate::date::{Seconds, UnixTime, delta_seconds};
 use crate::fields::members;
 
-/// The value of the Age field; of several members or lines the first counts. An invalid one is
-/// ignored, as RFC 9111 5.1 says: the age then rests on Date and our own clock.
+/// Reads the Age field. If there are several members or lines, the first counts. An invalid value
+/// is ignored, as RFC 9111 5.1 recommends: the age is then computed from Date and our own clock.
 pub fn age_field(fields: &HeaderMap) -> Seconds {
     let first = members(fields, &AGE).next();
     first.and_then(delta_seconds).unwrap_or(Seconds::ZERO)
 }
 
-/// Input of the age of a response when it arrives.
+/// Input for [`Arrival::initial_age`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// The Age field.
+    /// Value of the Age field.
     pub age_value: Seconds,
-    /// The Date field; the time of arrival when it is missing or malformed.
+    /// Value of the Date field, or the time of arrival if Date is missing or malformed.
     pub date: UnixTime,
-    /// When the request was sent.
+    /// Time at which the request was sent.
     pub request_time: UnixTime,
-    /// The time at which the response arrived.
+    /// Time at which the response arrived.
     pub response_time: UnixTime,
 }
 
 impl Arrival {
-    /// `corrected_initial_age`: the larger of the ages according to Date and to Age, with the
-    /// duration of the exchange added to the latter. Too old is safe; too young would serve stale
-    /// content.
+    /// `corrected_initial_age`: the larger of two estimates, by Date and by Age. The duration of
+    /// the exchange is added to Age. The larger estimate is taken because an age that is too high
+    /// is safe, but an age that is too low would serve stale content.
     pub fn initial_age(&self) -> Seconds {
         let apparent = self.response_time.since(self.date);
         let delay = self.response_time.since(self.request_time);
@@ -41,7 +41,7 @@ impl Arrival {
     }
 }
 
-/// `current_age`: the age on arrival and the time in the store since.
+/// `current_age`: the age on arrival plus the time since then in the store.
 pub fn current_age(initial: Seconds, response_time: UnixTime, now: UnixTime) -> Seconds {
     initial.plus(now.since(response_time))
 }

@@ -1,9 +1,9 @@
-//! Scheme, host and port, each checked and in one spelling.
+//! Scheme, host and port, each checked and in its canonical spelling.
 //!
-//! `target` reads them out of request lines and Host; the proxy reads its own settings with them.
+//! `target` reads them from request lines and Host; the proxy reads its settings with this module.
 //!
-//! Invariant: a host that is held is a name in lower case or an address, never another spelling of
-//! an address that a check of names would pass.
+//! Invariant: a [`Host`] is a name in lower case or an address. It is never an alternative spelling
+//! of an address, because such a spelling would pass a check of names.
 //! Cost: a small allocation for a name, none for an address or for a clone.
 
 use std::fmt::{self, Write as _};
@@ -12,21 +12,21 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-/// The schemes whose resources are cached.
+/// Schemes of the resources that the proxy can cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// `http`
     Http,
     /// `https`
     Https,
-    /// `ftp` (RFC 1738): fetched by a gateway, in another protocol than HTTP.
+    /// `ftp` (RFC 1738): fetched by a gateway, because the server does not use HTTP.
     Ftp,
-    /// `gopher` (RFC 4266): likewise.
+    /// `gopher` (RFC 4266): fetched by a gateway, as `ftp`.
     Gopher,
 }
 
 impl Scheme {
-    /// The port a URL of this scheme means when it names none.
+    /// The port for a URL of this scheme without a port.
     pub const fn default_port(self) -> u16 {
         match self {
             Scheme::Http => 80,
@@ -36,7 +36,7 @@ impl Scheme {
         }
     }
 
-    /// The scheme as URLs spell it, in lower case.
+    /// The scheme in lower case, as in URLs.
     pub const fn as_str(self) -> &'static str {
         match self {
             Scheme::Http => "http",
@@ -46,7 +46,7 @@ impl Scheme {
         }
     }
 
-    /// Whether the resources are fetched in another protocol than HTTP.
+    /// Returns true if the resources are fetched with a protocol other than HTTP.
     pub const fn needs_gateway(self) -> bool {
         matches!(self, Scheme::Ftp | Scheme::Gopher)
     }
@@ -60,7 +60,7 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// A host, checked and in its one spelling.
+/// A host, checked and in its canonical spelling.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
     /// A name, in lower case.
@@ -72,10 +72,10 @@ pub enum Host {
 }
 
 impl Host {
-    /// Reads a name, four decimals, or an IPv6 address in brackets.
+    /// Parses a name, four decimals, or an IPv6 address in brackets.
     ///
-    /// A host that ends in a number but is not four plain decimals is an error: `0x7f.1`, `127.1`
-    /// and `2130706433` reach 127.0.0.1 on many systems, past every check of names.
+    /// A host that ends in a number but is not four plain decimals is an error: many systems
+    /// resolve `0x7f.1`, `127.1` and `2130706433` to 127.0.0.1, and no check of names would see it.
     pub fn parse(text: &str) -> Result<Host, TargetError> {
         if let Some(inside) = text.strip_prefix('[') {
             let address = inside.strip_suffix(']').ok_or(TargetError::Host)?;
@@ -102,15 +102,15 @@ impl fmt::Display for Host {
     }
 }
 
-/// Numbers with dots between them, as text. Authorities are printed several times a request, and
-/// the general formatting takes ten times as long.
+/// Text of numbers with dots between them. Authorities are printed several times per request, and
+/// the standard formatting takes ten times as long.
 struct Decimals {
     bytes: [u8; 15],
     length: usize,
 }
 
 impl Decimals {
-    /// At most four numbers of three digits, or one of five.
+    /// Takes at most four numbers with three digits, or a single number with five.
     fn of<const N: usize>(numbers: [impl Into<u16>; N]) -> Self {
         let mut text = Self {
             bytes: [0; 15],
@@ -121,7 +121,7 @@ impl Decimals {
                 text.push(b'.');
             }
             let number = number.into();
-            // With constants the compiler multiplies instead of dividing.
+            // Each divisor is a constant, so the compiler multiplies instead of dividing.
             if number >= 10_000 {
                 text.push(digit(number / 10_000));
             }
@@ -153,14 +153,15 @@ fn digit(number: u16) -> u8 {
     b"0123456789"[usize::from(number % 10)]
 }
 
-/// A label of a name: only those characters of RFC 3986's `reg-name` that are in use (letters,
-/// digits, hyphen, underscore, tilde). Percent-encoding would give one host many spellings.
+/// Checks a label of a name. It may have only the characters from RFC 3986's `reg-name` that are in
+/// use (letters, digits, hyphen, underscore, tilde). Percent-encoding is refused because it would
+/// give a host many spellings.
 fn is_label(label: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_~".contains(&b);
     !label.is_empty() && label.len() <= 63 && label.bytes().all(allowed)
 }
 
-/// The URL Standard's test that distinguishes addresses from names.
+/// The URL Standard's test that separates addresses from names.
 fn ends_in_number(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     let last = host.rsplit('.').next().unwrap_or(host);
@@ -169,7 +170,7 @@ fn ends_in_number(host: &str) -> bool {
     (!last.is_empty() && last.bytes().all(|b| b.is_ascii_digit())) || hex.is_some_and(all_hex)
 }
 
-/// Four decimals without leading zeros; `Ipv4Addr` refuses the zeros itself.
+/// Four decimals without leading zeros; `Ipv4Addr::from_str` itself rejects the zeros.
 fn plain_ipv4(text: &str) -> Option<Ipv4Addr> {
     text.parse().ok()
 }
@@ -184,19 +185,19 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Reads `host` or `host:port`; without a port the scheme's own is meant.
+    /// Parses `host` or `host:port`; without a port, the default port of the scheme is used.
     pub fn parse(text: &str, scheme: Scheme) -> Result<Authority, TargetError> {
         let (host, port) = split_port(text)?;
         let host = Host::parse(host)?;
         let port = match port {
-            // RFC 3986 6.2.3: an empty port is the default one.
+            // RFC 3986 6.2.3: an empty port means the default port.
             None | Some("") => scheme.default_port(),
             Some(port) => parse_port(port)?,
         };
         Ok(Authority { host, port })
     }
 
-    /// Reads `host:port` with the port written out, as CONNECT has it.
+    /// Parses `host:port`; the port is required, as in CONNECT.
     pub fn parse_with_port(text: &str) -> Result<Authority, TargetError> {
         let (host, port) = split_port(text)?;
         let host = Host::parse(host)?;
@@ -204,8 +205,8 @@ impl Authority {
         Ok(Authority { host, port })
     }
 
-    /// The value of Host in a request for a URL of `scheme` (RFC 9110 7.2): without the default
-    /// port. Cost: one allocation.
+    /// The value for Host in a request for a URL with this `scheme` (RFC 9110 7.2): without the
+    /// default port. Cost: one allocation.
     pub fn host_field(&self, scheme: Scheme) -> String {
         let host_bytes = match &self.host {
             Host::Name(name) => name.len(),
@@ -217,7 +218,7 @@ impl Authority {
         text
     }
 
-    /// This authority as a URL of the scheme spells it: without the default port.
+    /// Prints this authority as in a URL with this scheme: without the default port.
     pub fn display(&self, scheme: Scheme) -> impl fmt::Display + '_ {
         DisplayAuthority {
             authority: self,
@@ -226,7 +227,7 @@ impl Authority {
     }
 }
 
-/// An IPv4 address that is mapped into IPv6 is the IPv4 address.
+/// An IPv4-mapped IPv6 address becomes the IPv4 address.
 impl From<SocketAddr> for Authority {
     fn from(address: SocketAddr) -> Authority {
         let host = match address.ip().to_canonical() {
@@ -238,7 +239,7 @@ impl From<SocketAddr> for Authority {
     }
 }
 
-/// With the port written out; [`Authority::display`] leaves out a default one.
+/// Always prints the port; [`Authority::display`] leaves out the default port.
 impl fmt::Display for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let port = Some(self.port);
@@ -265,7 +266,7 @@ impl fmt::Display for DisplayAuthority<'_> {
     }
 }
 
-/// Splits off the part after the colon that follows the host.
+/// Splits the text at the colon after the host.
 fn split_port(text: &str) -> Result<(&str, Option<&str>), TargetError> {
     if text.contains('@') {
         return Err(TargetError::Userinfo);
@@ -283,7 +284,7 @@ fn split_port(text: &str) -> Result<(&str, Option<&str>), TargetError> {
     }
 }
 
-/// 1 to 65535, digits alone. `str::parse` would take a sign.
+/// Accepts 1 to 65535, digits only. `str::parse` would also accept a sign.
 fn parse_port(text: &str) -> Result<u16, TargetError> {
     if text.is_empty() || text.len() > 5 || !text.bytes().all(|b| b.is_ascii_digit()) {
         return Err(TargetError::Port);
@@ -294,7 +295,7 @@ fn parse_port(text: &str) -> Result<u16, TargetError> {
     }
 }
 
-/// A scheme and an authority: `http://host[:port]`. One that is read from text is `http` or
+/// A scheme and an authority: `http://host[:port]`. An origin parsed from text is `http` or
 /// `https`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
@@ -307,7 +308,7 @@ pub struct Origin {
 impl std::str::FromStr for Origin {
     type Err = TargetError;
 
-    /// Reads `http://host[:port]`, with at most a lone `/` behind it.
+    /// Parses `http://host[:port]`, optionally followed by a single `/`.
     fn from_str(text: &str) -> Result<Origin, TargetError> {
         let (scheme, rest) = split_scheme(text).ok_or(TargetError::Form)??;
         if scheme.needs_gateway() {
@@ -333,7 +334,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The scheme before `://` and the rest; `None` without a scheme.
+/// Splits at `://` into the scheme and the rest; `None` if the text has no scheme.
 pub(crate) fn split_scheme(text: &str) -> Option<Result<(Scheme, &str), TargetError>> {
     if text.starts_with('/') {
         return None;
@@ -348,32 +349,32 @@ pub(crate) fn split_scheme(text: &str) -> Option<Result<(Scheme, &str), TargetEr
     )
 }
 
-/// Why a target or an authority was refused.
+/// Why a target or an authority is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// The target has none of the forms its method may use.
+    /// The method does not allow this form of target.
     #[error("request target has a form that this method does not allow")]
     Form,
-    /// The scheme is not one of those of the context.
+    /// The scheme is unknown, or not allowed here.
     #[error("scheme is neither http nor https")]
     Scheme,
-    /// Origin-form without a Host.
+    /// Origin-form without a Host field.
     #[error("request has no Host field")]
     NoHost,
-    /// The host is no name and no address in its usual spelling.
+    /// The host is neither a name nor an address in its usual spelling.
     #[error("host is neither a valid name nor an IP address")]
     Host,
     /// The port is not a number from 1 to 65535.
     #[error("port is not a number from 1 to 65535")]
     Port,
-    /// User name or password in front of the host.
+    /// There is a user name or a password before the host.
     #[error("authority contains a user name or password")]
     Userinfo,
-    /// A `#` in a request target.
+    /// The request target contains a `#`.
     #[error("request target contains a fragment")]
     Fragment,
-    /// A blank or control byte, or no `/` where the path begins.
+    /// The path has a blank or control byte, or does not start with `/`.
     #[error("path does not begin with /, or contains a space or control character")]
     Path,
 }

@@ -2,9 +2,9 @@
 //!
 //! Called by `storable` once per response, by `reuse` once per request that carries the field.
 //!
-//! Invariant: what cannot be read counts for the careful side. A restricting directive
-//! (`no-store`, `private`, `no-cache`, …) counts with whatever value; a permitting one (`public`,
-//! `immutable`, …) only when it comes as specified.
+//! Invariant: a value that cannot be parsed is read in the safer way. A restricting directive
+//! (`no-store`, `private`, `no-cache`, …) counts with any value; a permitting directive (`public`,
+//! `immutable`, …) counts only in the specified form.
 //! Cost: one pass over the field lines; nothing is allocated without field names in quotes.
 //!
 //! | oddity | reading |
@@ -26,37 +26,37 @@ use http::header::{CACHE_CONTROL, HeaderMap, HeaderName, PRAGMA};
 use crate::date::{Seconds, delta_seconds};
 use crate::fields::{Backslash, is_token, members, split_list, trim, unquote};
 
-/// The directives of a response's Cache-Control.
+/// Cache-Control directives of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
     /// Lifetime in any cache.
     pub max_age: Option<Seconds>,
     /// Lifetime in a shared cache; implies `proxy-revalidate`.
     pub s_maxage: Option<Seconds>,
-    /// Not to be used without validation, wholly or certain fields.
+    /// Not to be used without validation: the whole response, or certain fields.
     pub no_cache: Scope,
     /// Not to be stored.
     pub no_store: bool,
-    /// Not to be stored by a shared cache, wholly or certain fields.
+    /// Not to be stored by a shared cache: the whole response, or certain fields.
     pub private: Scope,
-    /// May be stored where it otherwise might not.
+    /// May be stored, even if it otherwise might not.
     pub public: bool,
-    /// Never to be served stale.
+    /// Must not be served stale.
     pub must_revalidate: bool,
-    /// Never to be served stale by a shared cache.
+    /// Must not be served stale by a shared cache.
     pub proxy_revalidate: bool,
     /// To be stored only by a cache that understands the status code.
     pub must_understand: bool,
     /// Content is not to be transformed.
     pub no_transform: bool,
-    /// Does not change while fresh (RFC 8246).
+    /// The response does not change while it is fresh (RFC 8246).
     pub immutable: bool,
-    /// How long past its lifetime it may be served while it is validated (RFC 5861).
+    /// How long past the lifetime the response may be served during a revalidation (RFC 5861).
     pub stale_while_revalidate: Option<Seconds>,
-    /// How long past its lifetime it may stand in for an error (RFC 5861).
+    /// How long past the lifetime the response may be served instead of an error (RFC 5861).
     pub stale_if_error: Option<Seconds>,
-    /// They are from a targeted field (RFC 9213), for example CDN-Cache-Control: Expires does not
-    /// count.
+    /// The directives are from a targeted field (RFC 9213), for example CDN-Cache-Control: Expires
+    /// is then ignored.
     pub targeted: bool,
 }
 
@@ -66,19 +66,19 @@ pub enum Scope {
     /// The directive is absent.
     #[default]
     Nothing,
-    /// These fields of the response.
+    /// Only these fields of the response.
     Fields(Vec<HeaderName>),
     /// The whole response.
     Response,
 }
 
 impl Scope {
-    /// Whether it covers the response as a whole.
+    /// Returns true if the directive applies to the whole response.
     pub fn is_response(&self) -> bool {
         *self == Scope::Response
     }
 
-    /// The fields it covers by name.
+    /// The fields that the directive names.
     pub fn fields(&self) -> &[HeaderName] {
         match self {
             Scope::Fields(names) => names,
@@ -86,7 +86,7 @@ impl Scope {
         }
     }
 
-    /// Widens the scope by one more occurrence of the directive.
+    /// Adds another occurrence of the directive to the scope.
     fn add(&mut self, value: &DirectiveValue<'_>) {
         let listed = match value {
             DirectiveValue::Text(text) => field_names(text),
@@ -100,7 +100,7 @@ impl Scope {
     }
 }
 
-/// A list of field names; `None` if it is empty or contains anything else.
+/// Parses a list of field names; `None` if the list is empty or contains anything else.
 fn field_names(text: &[u8]) -> Option<Vec<HeaderName>> {
     let parse = |name| HeaderName::from_bytes(name).ok();
     let names: Option<Vec<_>> = split_list(text, Backslash::Plain).map(parse).collect();
@@ -108,7 +108,7 @@ fn field_names(text: &[u8]) -> Option<Vec<HeaderName>> {
 }
 
 impl ResponseDirectives {
-    /// Reads the Cache-Control lines of a response.
+    /// Parses the Cache-Control lines of a response.
     pub fn parse(fields: &HeaderMap) -> ResponseDirectives {
         let mut out = ResponseDirectives::default();
         for Directive { name, value } in directives(fields) {
@@ -117,7 +117,7 @@ impl ResponseDirectives {
         out
     }
 
-    /// Takes over one directive.
+    /// Adds a directive.
     pub(crate) fn add(&mut self, name: &[u8], value: &DirectiveValue<'_>) {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("max-age") {
@@ -149,35 +149,35 @@ impl ResponseDirectives {
         }
     }
 
-    /// Whether a stale copy may never be served by a shared cache.
+    /// Returns true if a shared cache must never serve the response stale.
     pub fn forbids_stale(&self) -> bool {
         self.must_revalidate || self.proxy_revalidate || self.s_maxage.is_some()
     }
 }
 
-/// The directives of a request's Cache-Control, or of its Pragma if it has no Cache-Control.
+/// Directives of a request: from Cache-Control, or from Pragma if there is no Cache-Control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
-    /// No response older than this.
+    /// The client accepts no response older than this.
     pub max_age: Option<Seconds>,
-    /// A response this long past its lifetime will do.
+    /// The client accepts a response that is stale by at most this time.
     pub max_stale: Option<Seconds>,
-    /// Only a response that stays fresh at least this long.
+    /// The client accepts only a response that stays fresh for at least this time.
     pub min_fresh: Option<Seconds>,
-    /// No stored response without validation.
+    /// The client accepts no stored response without validation.
     pub no_cache: bool,
-    /// Neither request nor response may be stored.
+    /// Neither the request nor the response may be stored.
     pub no_store: bool,
     /// Content is not to be transformed.
     pub no_transform: bool,
-    /// A stored response or none.
+    /// The client accepts only a stored response.
     pub only_if_cached: bool,
-    /// How long past its lifetime a response may stand in for an error (RFC 5861).
+    /// How long past the lifetime a response may be served instead of an error (RFC 5861).
     pub stale_if_error: Option<Seconds>,
 }
 
 impl RequestDirectives {
-    /// Those of a request without Cache-Control and Pragma.
+    /// Directives of a request without Cache-Control and Pragma.
     pub const NONE: RequestDirectives = RequestDirectives {
         max_age: None,
         max_stale: None,
@@ -189,7 +189,7 @@ impl RequestDirectives {
         stale_if_error: None,
     };
 
-    /// Reads the Cache-Control lines of a request; without any, `Pragma: no-cache`.
+    /// Parses the Cache-Control lines of a request; if there are none, `Pragma: no-cache`.
     pub fn parse(fields: &HeaderMap) -> RequestDirectives {
         let mut out = RequestDirectives::default();
         if !fields.contains_key(CACHE_CONTROL) {
@@ -244,7 +244,7 @@ struct Directive<'a> {
 /// The part after a directive's `=`.
 pub(crate) enum DirectiveValue<'a> {
     None,
-    /// A token, or the inside of a quoted string.
+    /// A token, or the content of a quoted string.
     Text(Cow<'a, [u8]>),
     Malformed,
 }
@@ -261,7 +261,7 @@ impl DirectiveValue<'_> {
         }
     }
 
-    /// The seconds for which something may be used; none when they cannot be read.
+    /// The seconds of a lifetime or permission; zero if the value cannot be parsed.
     fn lifetime(&self) -> Seconds {
         self.seconds().unwrap_or(Seconds::ZERO)
     }

@@ -1,6 +1,6 @@
-//! The cache key: the name under which the engine stores a resource's response.
+//! The cache key: the name under which the engine stores the response for a target.
 //!
-//! The proxy calls it once per request, for an unsafe method once per invalidated target.
+//! The proxy computes a key once per request; after an unsafe method, once per invalidated target.
 //!
 //! | part | bytes |
 //! |---|---|
@@ -11,8 +11,8 @@
 //! | port | 2, little-endian |
 //! | path and query | the rest, as it came |
 //!
-//! Invariant: equal keys mean equal space and target. Scheme and host hold no zero byte, the other
-//! parts but the last have fixed lengths, so a key can be read back in one way only.
+//! Invariant: equal keys mean equal space and target. Scheme and host contain no zero byte, and the
+//! other parts except the last have fixed lengths, so a key can be parsed in one way only.
 //! Cost: one allocation.
 
 use std::io::Write as _;
@@ -20,11 +20,11 @@ use std::io::Write as _;
 use crate::authority::{Authority, Host, Scheme};
 use crate::target::Target;
 
-/// The key space of a resource. An accelerated site or a mirror may serve another resource for a
-/// URL than the URL's own authority, so they never share a key.
+/// The key space of a resource. An accelerated site or a mirror may serve a different resource for
+/// a URL than the URL's own authority does, so they never share a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
-    /// The resource of its own authority: forward proxy, interception.
+    /// The resource of the URL's own authority: forward proxy, interception.
     Own,
     /// Accelerated site n.
     Site(u16),
@@ -32,10 +32,10 @@ pub enum Space {
     Mirror(u16),
 }
 
-/// The longest key. A resource with a longer one is passed through, never stored.
+/// Maximum key length. A response with a longer key is passed through and never stored.
 pub const KEY_BYTES_MAX: usize = 4096;
 
-/// The key of a target, or `None` when it would exceed [`KEY_BYTES_MAX`].
+/// The cache key for a target, or `None` if the key would exceed [`KEY_BYTES_MAX`].
 pub fn cache_key(space: Space, target: &Target) -> Option<Vec<u8>> {
     let mut key = origin_key(space, target);
     if key.len() + target.path_and_query.len() > KEY_BYTES_MAX {
@@ -45,7 +45,7 @@ pub fn cache_key(space: Space, target: &Target) -> Option<Vec<u8>> {
     Some(key)
 }
 
-/// The prefix of the keys of all resources of the target's origin, and of no others.
+/// The prefix that the keys for all resources of the target's origin share, and no other key has.
 pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
     let host = &target.authority.host;
     let host_bytes = match host {
@@ -80,8 +80,8 @@ pub fn origin_key(space: Space, target: &Target) -> Vec<u8> {
     key
 }
 
-/// The key space and the target of a key, or of a name that begins with a key, such as a variant's;
-/// `None` for other names.
+/// Parses the key space and the target from a cache key, or from a name that starts with a cache
+/// key, such as the name of a variant; `None` for other names.
 pub fn target_of_key(name: &[u8]) -> Option<(Space, Target)> {
     let number = |low: u8, high: u8| u16::from_le_bytes([low, high]);
     let (space, rest) = match name {
@@ -96,7 +96,7 @@ pub fn target_of_key(name: &[u8]) -> Option<(Space, Target)> {
     let [low, high, path @ ..] = parts.next()? else {
         return None;
     };
-    // The path of a key ends with the name; that of a variant ends before a zero byte.
+    // In a cache key the path is the last part; in the name of a variant a zero byte follows it.
     let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
     let path = std::str::from_utf8(path).ok()?;
     let scheme = Scheme::ALL.into_iter().find(|it| it.as_str() == scheme)?;
@@ -112,9 +112,10 @@ pub fn target_of_key(name: &[u8]) -> Option<(Space, Target)> {
     Some((space, target))
 }
 
-/// The part of a name by which objects of one host lie together: the host of a key, or of a name
-/// that begins with a key, such as a variant's. Scheme, port and number of a site do not matter. Of
-/// a mirror, which has one host, and of names that are no keys, it is the whole name.
+/// The part of a name that places objects of the same host together: the host in a cache key, or in
+/// a name that starts with a cache key, such as the name of a variant. Scheme, port and site number
+/// do not matter. For a mirror, which has a single host, and for names that are not keys, it is the
+/// whole name.
 pub fn host_part(name: &[u8]) -> &[u8] {
     let host = || {
         let behind_space = match name {
@@ -123,15 +124,15 @@ pub fn host_part(name: &[u8]) -> &[u8] {
         };
         let mut parts = behind_space.split(|byte| *byte == 0);
         let (_scheme, host) = (parts.next()?, parts.next()?);
-        // The host ends with a zero byte.
+        // A zero byte must follow the host.
         parts.next().map(|_| host)
     };
     host().unwrap_or(name)
 }
 
-/// The first byte of every key. It changes with the layout, so that keys of an old layout are never
-/// found by a new one. 2: labels include their origin; older responses have no label by which a
-/// purge would find them.
+/// The first byte of every key. It changes with the layout, so that a new version never finds keys
+/// in an old layout. 2: labels include their origin; a purge could not find older responses,
+/// because they have no such label.
 const KEY_FORMAT: u8 = 2;
 
 const OWN: u8 = 0;
@@ -140,7 +141,7 @@ const MIRROR: u8 = 2;
 
 /// Format, space with number, two zero bytes, port.
 const FIXED_BYTES_MAX: usize = 1 + 3 + 2 + 2;
-/// The longest address: IPv6, in brackets.
+/// The longest address: an IPv6 address in brackets.
 const ADDRESS_BYTES_MAX: usize = 41;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Cache-Status (RFC 9211): how a request was answered, for debugging.
+//! Cache-Status (RFC 9211): how the proxy answered a request, for debugging.
 //!
-//! The proxy fills a `CacheStatus` for each response; logs and metrics use the same words.
+//! The proxy fills a `CacheStatus` for each response; logs and metrics use the same terms.
 //!
-//! Invariant: the value is one well-formed Structured Fields member, whatever the detail holds.
+//! Invariant: the value is a single well-formed Structured Fields member, for any text in `detail`.
 //! Cost: one allocation of about 60 bytes.
 
 use std::fmt::Write;
@@ -16,26 +16,26 @@ use crate::via::Pseudonym;
 /// Why a request was forwarded (RFC 9211 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Forward {
-    /// The cache was not to handle it.
+    /// The cache was configured not to handle the request.
     Bypass,
-    /// Its method is always forwarded.
+    /// The request method is always forwarded.
     Method,
-    /// Nothing is stored for its URI.
+    /// No response is stored for the URI.
     UriMiss,
     /// The stored variants were selected by other request fields.
     VaryMiss,
-    /// Nothing stored can answer it, for another reason.
+    /// No stored response can answer the request, for another reason.
     Miss,
-    /// A fresh response is stored, but the request does not want it.
+    /// A fresh response is stored, but the request does not allow its use.
     Request,
     /// The stored response is stale.
     Stale,
-    /// Only a part of it is stored.
+    /// Only a part of the response is stored.
     Partial,
 }
 
 impl Forward {
-    /// The word of RFC 9211.
+    /// The value in RFC 9211.
     pub const fn as_str(self) -> &'static str {
         match self {
             Forward::Bypass => "bypass",
@@ -50,34 +50,34 @@ impl Forward {
     }
 }
 
-/// How a request was answered.
+/// How the proxy answered a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handling {
     /// Served from the store.
     Hit,
-    /// Forwarded.
+    /// Forwarded to upstream.
     Forwarded(Forward),
 }
 
-/// The parameters of our member.
+/// The parameters of our list member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStatus<'a> {
-    /// From the store or from upstream.
+    /// Hit, or the reason for forwarding.
     pub handling: Handling,
-    /// The status upstream sent, where it differs from the one passed on.
+    /// The status from upstream, if it differs from the status that the client gets.
     pub upstream_status: Option<StatusCode>,
-    /// The lifetime that is left; negative when stale.
+    /// The remaining lifetime; negative if stale.
     pub ttl: Option<i64>,
-    /// Whether the response was stored.
+    /// True if the response was stored.
     pub stored: bool,
-    /// Whether it was shared with other requests.
+    /// True if the request was collapsed with others.
     pub collapsed: bool,
-    /// More, such as [`NotStored::as_str`](crate::NotStored::as_str).
+    /// More details, such as [`NotStored::as_str`](crate::NotStored::as_str).
     pub detail: Option<&'a str>,
 }
 
 impl CacheStatus<'_> {
-    /// Only how it was answered.
+    /// A status with only `hit` or `fwd`.
     pub fn of(handling: Handling) -> CacheStatus<'static> {
         CacheStatus {
             handling,
@@ -122,21 +122,21 @@ impl CacheStatus<'_> {
         into_value(out)
     }
 
-    /// Adds our member after those of caches nearer to the origin.
+    /// Appends our member after the members that caches nearer to the origin have added.
     pub fn append(&self, us: &Pseudonym, response: &mut HeaderMap) {
         response.append(CACHE_STATUS, self.to_value(us));
     }
 }
 
-/// Removes the Cache-Status of other caches if it is no list of RFC 9211: whoever parses the field
-/// would lose our member with it (RFC 9651 4.2).
+/// Removes the Cache-Status field of other caches if it is not a list as RFC 9211 requires: a
+/// recipient that parses the combined field would otherwise lose our member too (RFC 9651 4.2).
 pub fn remove_broken_cache_status(response: &mut HeaderMap) {
     if response.contains_key(CACHE_STATUS) && !is_list(response, &CACHE_STATUS) {
         response.remove(CACHE_STATUS);
     }
 }
 
-/// Writes text as a Structured Fields token where it is one, else as a string.
+/// Writes text as a Structured Fields token if possible, otherwise as a string.
 pub(crate) fn push_item(out: &mut String, text: &str) {
     let token_byte = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~:/".contains(&b);
     let starts_token = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '*');
@@ -147,7 +147,8 @@ pub(crate) fn push_item(out: &mut String, text: &str) {
     }
 }
 
-/// Writes text as a Structured Fields string: printable ASCII in quotes, all else as `?`.
+/// Writes text as a Structured Fields string: printable ASCII in quotes, any other character as
+/// `?`.
 pub(crate) fn push_string(out: &mut String, text: &str) {
     out.push('"');
     for c in text.chars() {

@@ -1,43 +1,44 @@
-//! Content codings, and which of them a request accepts (RFC 9110 8.4, 12.5.3).
+//! Content codings, and which codings a request accepts (RFC 9110 8.4, 12.5.3).
 //!
-//! `vary` reads Accept-Encoding here; `storable` and the proxy ask whether a stored response has a
-//! coding that its client accepts.
+//! `vary` parses Accept-Encoding here; `storable` and the proxy check if the client accepts the
+//! coding of a stored response.
 //!
-//! Some origins encode by Accept-Encoding and do not say so in `Vary`. Their response is for the
-//! clients that accept its coding; others get one of their own from the origin. RFC 9110 12.5.3
-//! lets an origin send any coding to a client without Accept-Encoding, but such clients do not
-//! decode, and an origin that negotiates sends them the content without a coding.
+//! Some origins select the coding by Accept-Encoding and do not list the field in `Vary`. The
+//! stored response is then served only to clients that accept its coding; other requests are
+//! forwarded to the origin. RFC 9110 12.5.3 lets an origin send any coding to a client without
+//! Accept-Encoding, but such clients do not decode, and an origin that negotiates sends them the
+//! content without a coding.
 //!
-//! Other origins put Content-Encoding on files that are stored compressed (`.gz`, `.svgz`), or a
-//! word that is no coding (`utf-8`, `aws-chunked`), whatever the request says. A response to a
-//! request without Accept-Encoding, or with `identity` only, was not negotiated: it is for every
-//! client. This is what package tools need, which send no Accept-Encoding and decode the file
-//! themselves. Any other Accept-Encoding may be the reason for the coding, even one that refuses
-//! it: some origins look for the letters `gzip` anywhere in the field.
+//! Other origins set Content-Encoding on files that are stored compressed (`.gz`, `.svgz`), or set
+//! it to a word that is not a coding (`utf-8`, `aws-chunked`), for every request. A response to a
+//! request without Accept-Encoding, or with `identity` only, was not negotiated: it may be served
+//! to every client. Package tools need this, because they send no Accept-Encoding and decode the
+//! file themselves. Any other Accept-Encoding may be the reason for the coding, even a field that
+//! refuses it: some origins search for the letters `gzip` anywhere in the field.
 //!
-//! Invariant: a weight that cannot be read counts as no acceptance.
-//! Cost: a pass over Accept-Encoding, for stored responses that have a coding.
+//! Invariant: a coding with a malformed weight counts as not accepted.
+//! Cost: one pass over Accept-Encoding, only for stored responses with a coding.
 
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap};
 
 use crate::fields::{Backslash, members, split_list, trim};
 
-/// Whether a request accepts all content codings of a response, in so many words.
+/// Returns true if a request explicitly accepts all content codings of a response.
 pub(crate) fn accepts_coding(request: &HeaderMap, response: &HeaderMap) -> bool {
     let lines = || request.get_all(ACCEPT_ENCODING).iter();
     let mut codings = members(response, &CONTENT_ENCODING);
     codings.all(|coding| accepts(lines().map(|line| line.as_bytes()), coding))
 }
 
-/// The same for one line of each field.
+/// As `accepts_coding`, for a single line of each field.
 pub fn line_accepts_coding(accepted: Option<&[u8]>, codings: &[u8]) -> bool {
     let mut codings = split_list(codings, Backslash::Escapes);
     codings.all(|coding| accepts(accepted.into_iter(), coding))
 }
 
-/// Whether no Accept-Encoding of any client can be the reason for the content codings of a response
-/// to this request: it asks for no coding, or the codings are no registered ones and it has not
-/// named them.
+/// Returns true if no client's Accept-Encoding can be the reason for the content codings in a
+/// response to this request: either the request asks for no coding (no Accept-Encoding, or only
+/// `identity`), or the codings are not registered and the request does not name them.
 pub(crate) fn is_for_any_client(request: &HeaderMap, response: &HeaderMap) -> bool {
     let lines = || request.get_all(ACCEPT_ENCODING).iter();
     let accepted = || lines().flat_map(|line| split_list(line.as_bytes(), Backslash::Escapes));
@@ -57,8 +58,8 @@ pub(crate) fn is_for_any_client(request: &HeaderMap, response: &HeaderMap) -> bo
         .all(|coding| !coding.is_empty() && !is_registered(coding) && !names(coding))
 }
 
-/// Whether somebody decodes such content (IANA, HTTP Content Coding Registry, and codings that
-/// clients were seen to ask for before they were registered).
+/// Returns true if clients can decode this coding (IANA HTTP Content Coding Registry, and codings
+/// that clients were seen to accept before they were registered).
 fn is_registered(coding: &[u8]) -> bool {
     let coding = canonical(coding);
     REGISTERED
@@ -85,7 +86,8 @@ const REGISTERED: [&str; 16] = [
     "zstd",
 ];
 
-/// Whether lines of Accept-Encoding accept a coding. Its own weight counts before that of `*`.
+/// Returns true if these lines of Accept-Encoding accept the coding. The weight of the coding
+/// itself takes precedence over the weight of `*`.
 fn accepts<'a>(lines: impl Iterator<Item = &'a [u8]>, coding: &[u8]) -> bool {
     let coding = canonical(coding);
     if coding.eq_ignore_ascii_case(b"identity") {
@@ -105,7 +107,7 @@ fn accepts<'a>(lines: impl Iterator<Item = &'a [u8]>, coding: &[u8]) -> bool {
     own.or(others).unwrap_or(false)
 }
 
-/// A coding under its own name: `x-gzip` and `x-compress` are aliases (RFC 9110 8.4.1).
+/// The registered name of a coding: `x-gzip` and `x-compress` are aliases (RFC 9110 8.4.1).
 fn canonical(coding: &[u8]) -> &[u8] {
     match coding.len() {
         6 if coding.eq_ignore_ascii_case(b"x-gzip") => b"gzip",
@@ -114,7 +116,7 @@ fn canonical(coding: &[u8]) -> &[u8] {
     }
 }
 
-/// The place of a coding in [`CODINGS`].
+/// The index of a coding in [`CODINGS`].
 pub(crate) fn coding_index(name: &[u8]) -> Option<usize> {
     let name = canonical(name);
     let is = |coding: &str| coding.as_bytes().eq_ignore_ascii_case(name);
@@ -124,7 +126,7 @@ pub(crate) fn coding_index(name: &[u8]) -> Option<usize> {
 /// A member of a list with weights.
 pub(crate) struct WeightedItem<'a> {
     pub(crate) item: &'a [u8],
-    /// Thousandths.
+    /// In thousandths.
     pub(crate) weight: u16,
 }
 
@@ -148,7 +150,7 @@ pub(crate) fn weighted(member: &[u8]) -> Option<WeightedItem<'_>> {
         .then_some(WeightedItem { item, weight })
 }
 
-/// `0`, `0.5`, `1.000`, in thousandths.
+/// Parses `0`, `0.5`, `1.000` into thousandths.
 fn qvalue(text: &[u8]) -> Option<u16> {
     let (&whole, rest) = text.split_first()?;
     let decimals = match rest {
@@ -164,7 +166,7 @@ fn qvalue(text: &[u8]) -> Option<u16> {
     (weight <= 1000).then_some(weight)
 }
 
-/// The codings that `vary` tells apart, sorted.
+/// The codings that `vary` distinguishes, sorted.
 pub(crate) const CODINGS: [&str; 4] = ["br", "gzip", "identity", "zstd"];
 
 #[cfg(test)]
@@ -243,7 +245,7 @@ mod tests {
             assert!(!is_for_any(Some(accepted), "gzip"), "{accepted}");
             assert!(!is_for_any(Some(accepted), "utf-8, gzip"), "{accepted}");
         }
-        // No client decodes these words, so no request has chosen them.
+        // No client decodes these codings, so no request has selected them.
         assert!(is_for_any(Some("gzip, deflate, br"), "aws-chunked"));
         assert!(is_for_any(Some("gzip"), "utf-8"));
         assert!(!is_for_any(Some("gzip, frob"), "Frob"));

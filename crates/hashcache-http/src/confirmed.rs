@@ -1,16 +1,18 @@
-//! The facts of a stored response after a 304 has updated its fields (RFC 9111 4.3.4).
+//! The facts of a stored response after a 304 has updated the stored fields (RFC 9111 4.3.4).
 //!
-//! The content stays that of the first request. A cookie, a key or an address in that request may
-//! have shaped it, whoever asked for the validation. Therefore the updated response is judged for
-//! the kinds of fields that the first request had, which the stored facts keep.
+//! The content is still the response to the first request. A cookie, a credential or an address in
+//! that request may have shaped the content, whichever client caused the validation. Therefore the
+//! updated response is checked against the kinds of fields in the first request, which the stored
+//! facts keep.
 //!
-//! Responses of builds that did not keep them are judged as if their requests had had a field of
-//! every kind. A lifetime that the origin states counts as before. Without one the response is
-//! forgotten at its first validation, and fetched again: it may have got its lifetime from a 304
-//! that did not look at the first request, so the stored lifetime proves nothing.
+//! Responses stored by builds that did not keep these kinds are checked as if their requests had
+//! had a field of every kind. A lifetime that the origin states counts as before. A response
+//! without a stated lifetime is dropped at the first validation and fetched again: its lifetime may
+//! be from a 304 that was handled without regard to the first request, so the stored lifetime
+//! proves nothing.
 //!
-//! Called by the proxy for each 304, and for a HEAD or a part of the content that updates the
-//! fields.
+//! The proxy calls [`confirmed`] for each 304, and for a HEAD response or a partial response that
+//! updates the fields.
 //!
 //! Invariant: a 304 gives no lifetime by a guess, a rule or a default that the first request
 //! forbids. Cost: as `storable`.
@@ -29,21 +31,22 @@ use crate::target::Target;
 use crate::validate::freshen;
 use crate::vary::Vary;
 
-/// A message that confirms a stored response: a 304, or another newer head of the same content.
+/// A message that confirms a stored response: a 304, or another newer head for the same content.
 #[derive(Clone, Copy, Debug)]
 pub struct Confirmation<'a> {
-    /// The target of its request.
+    /// Target of the request that got this message.
     pub target: &'a Target,
     /// Fields of the 304.
     pub newer: &'a HeaderMap,
-    /// When its request was sent upstream.
+    /// Time at which the request was sent upstream.
     pub request_time: UnixTime,
-    /// The time at which it arrived.
+    /// Time at which the message arrived.
     pub response_time: UnixTime,
 }
 
-/// Updates the fields of a stored response, and returns its new facts; `None` if it may no longer
-/// be stored, or if its Vary has changed: the row stays that of the first request.
+/// Updates the fields of a stored response and returns the new facts. Returns `None` if the
+/// response may no longer be stored, or if Vary has changed: the stored Vary row belongs to the
+/// first request and would no longer fit.
 pub fn confirmed(
     confirmation: &Confirmation<'_>,
     (stored, fields): (&StoredFacts, &mut HeaderMap),
@@ -56,7 +59,7 @@ pub fn confirmed(
     let exchange = Exchange {
         target: confirmation.target,
         method: &Method::GET,
-        // The kinds stand for the fields of the first request.
+        // `kinds` represents the fields of the first request.
         request: &HeaderMap::new(),
         exempt: Exempt::default(),
         status: stored.status,
@@ -69,15 +72,15 @@ pub fn confirmed(
     };
     let asked = (&exchange, kinds);
     facts.lifetime = confirmed_lifetime_of(asked, stored.lifetime, facts.lifetime, options);
-    // The content is still that of the first response.
+    // The content is still from the first response.
     let facts = facts.received_in(stored.received());
     (Vary::parse(fields) == varied).then(|| facts.with_request_of(stored))
 }
 
-/// The kinds of a request of which nothing is known. Overrides are not among them: no build has
-/// stored a response to one unless `Vary` names it. Authorization is only where the stored response
-/// allows sharing, because otherwise it would not have been stored: a 304 that takes this back ends
-/// such a response.
+/// The field kinds to assume for an unknown request. Overrides are not included: no build has ever
+/// stored a response to such a request unless `Vary` names the field. Authorization is included
+/// only if the stored response allows sharing, because otherwise the response would not have been
+/// stored; a 304 that withdraws this permission makes the response unstorable.
 fn all_kinds(fields: &HeaderMap, options: &StoreOptions) -> FieldKinds {
     let kinds = FieldKinds::COOKIE
         .and(FieldKinds::ANY_COOKIE)

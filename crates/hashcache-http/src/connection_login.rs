@@ -1,14 +1,14 @@
-//! Authentication schemes that log in a connection instead of one request (NTLM, Negotiate).
+//! Authentication schemes that log in a connection instead of a single request (NTLM, Negotiate).
 //!
-//! RFC 9110, section 11.7, wants each request to be authenticated by itself. NTLM and Negotiate
-//! (RFC 4559) do not: after their handshake the server takes every request on that connection for
-//! one of the user. A proxy that puts such a connection back into its pool gives the user's rights
-//! to whoever gets the connection next. The proxy asks [`logs_in_connection`] about each request
-//! and [`binds_connection`] about each response head.
+//! RFC 9110, section 11.7, requires every request to carry its own authentication. NTLM and
+//! Negotiate (RFC 4559) do not: after the handshake the server treats every request on that
+//! connection as a request from the user. If a proxy put such a connection back into the pool, the
+//! next client on it would get the user's rights. The proxy calls [`logs_in_connection`] for each
+//! request and [`binds_connection`] for each response head.
 //!
-//! Invariant: a scheme is taken for one that logs in the connection unless it is known to carry its
-//! proof in every request. So a scheme that nobody has heard of costs a connection of its own, and
-//! never a leak. Cost: for requests without Authorization and for usual responses, lookups by name.
+//! Invariant: a scheme is assumed to log in the connection unless it is known to carry its proof in
+//! every request. Therefore an unknown scheme costs a separate connection, but never leaks rights.
+//! Cost: for requests without Authorization and for usual responses, lookups by name.
 
 use http::StatusCode;
 use http::header::{
@@ -18,32 +18,32 @@ use http::header::{
 
 use crate::fields::{Backslash, members, split_list};
 
-/// `Proxy-Support`: a proxy keeps the connection of a login for the client (RFC 4559, section 6).
+/// `Proxy-Support`: a proxy keeps the logged-in connection for the client (RFC 4559, section 6).
 pub const PROXY_SUPPORT: HeaderName = HeaderName::from_static("proxy-support");
 /// The value of [`PROXY_SUPPORT`].
 pub const SESSION_BASED: HeaderValue = HeaderValue::from_static("Session-Based-Authentication");
 
-/// `Persistent-Auth`: the server says that the login lasts as long as the connection (Microsoft's
-/// HTTP server sends it after Negotiate).
+/// `Persistent-Auth`: the login lasts as long as the connection (Microsoft's HTTP server sends the
+/// field after Negotiate).
 const PERSISTENT_AUTH: HeaderName = HeaderName::from_static("persistent-auth");
 
-/// Whether a request has credentials that may log in the whole connection on which it is sent.
+/// Returns true if a request has credentials that may log in the whole connection.
 pub fn logs_in_connection(request: &HeaderMap) -> bool {
     has_scheme(request, &AUTHORIZATION, is_login)
         || has_scheme(request, &PROXY_AUTHORIZATION, is_login)
 }
 
-/// Whether a response shows that its connection belongs, or is about to belong, to one user: it
-/// offers or continues a login of the connection, or says that one lasts.
+/// Returns true if a response shows that the connection belongs, or is about to belong, to a single
+/// user: the response offers or continues a connection login, or states that a login persists.
 pub fn binds_connection(response: &HeaderMap) -> bool {
     has_scheme(response, &WWW_AUTHENTICATE, is_challenge)
         || has_scheme(response, &PROXY_AUTHENTICATE, is_challenge)
         || is_persistent(response)
 }
 
-/// Whether a response is a part of a login of its connection, so that it is for one user. In a
-/// response that is no 407, Proxy-Authenticate is an origin's mistake (RFC 9110 11.7.1): there only
-/// the name of a scheme that is known to log in connections counts.
+/// Returns true if a response is part of a connection login, and therefore for a single user.
+/// Unless the status is 407, Proxy-Authenticate is an origin's mistake (RFC 9110 11.7.1): then only
+/// schemes that are known to log in connections count.
 pub(crate) fn is_of_login(status: StatusCode, response: &HeaderMap) -> bool {
     let of_proxy: fn(Scheme<'_>) -> bool = match status {
         StatusCode::PROXY_AUTHENTICATION_REQUIRED => is_challenge,
@@ -54,7 +54,7 @@ pub(crate) fn is_of_login(status: StatusCode, response: &HeaderMap) -> bool {
         || is_persistent(response)
 }
 
-/// Whether a response to a request with such credentials asks for more of them.
+/// Returns true if a response to a request with such credentials demands more credentials.
 pub fn continues_login(status: StatusCode, response: &HeaderMap) -> bool {
     let asks = [
         StatusCode::UNAUTHORIZED,
@@ -63,16 +63,16 @@ pub fn continues_login(status: StatusCode, response: &HeaderMap) -> bool {
     asks.contains(&status) && binds_connection(response)
 }
 
-/// Whether a request has come through another proxy, which may send the requests of many clients on
-/// one connection: it has a field that only proxies write. Most reverse proxies write no Via, but
-/// X-Forwarded-For.
+/// Returns true if a request was forwarded by another proxy, which may send requests from many
+/// clients on the same connection. The check is for fields that only proxies write; most reverse
+/// proxies write X-Forwarded-For, but no Via.
 pub fn is_forwarded(request: &HeaderMap) -> bool {
     OF_PROXIES.iter().any(|name| request.contains_key(name))
 }
 
-/// Whether the proxy that has sent a request says that it sends the requests of one client only on
-/// this connection. Connection must name the field: a proxy that does not know it removes both, so
-/// the statement is that of the last proxy (RFC 9110, section 7.6.1).
+/// Returns true if the proxy that sent a request declares that this connection carries requests
+/// from a single client. Connection must name the field too: a proxy that does not know the field
+/// removes both, so the declaration is always from the last proxy (RFC 9110, section 7.6.1).
 pub fn keeps_login(request: &HeaderMap) -> bool {
     let names_it = || {
         let mut options = members(request, &CONNECTION);
@@ -85,7 +85,8 @@ pub fn keeps_login(request: &HeaderMap) -> bool {
     request.get(PROXY_SUPPORT).is_some_and(is_session) && names_it()
 }
 
-/// Says in a request to another proxy that its connection has the requests of one client only.
+/// Declares in a request to another proxy that the connection carries requests from a single
+/// client.
 pub fn say_keeps_login(request: &mut HeaderMap) {
     if !keeps_login(request) {
         request.insert(PROXY_SUPPORT, SESSION_BASED);
@@ -100,7 +101,7 @@ fn is_persistent(response: &HeaderMap) -> bool {
 }
 
 fn has_scheme(fields: &HeaderMap, name: &HeaderName, test: fn(Scheme<'_>) -> bool) -> bool {
-    // Nearly all messages have none of these fields.
+    // Fast path: nearly all messages have none of these fields.
     if !fields.contains_key(name) {
         return false;
     }
@@ -109,17 +110,17 @@ fn has_scheme(fields: &HeaderMap, name: &HeaderName, test: fn(Scheme<'_>) -> boo
     members.any(|member| Scheme::of(member).is_some_and(test))
 }
 
-/// The scheme of one challenge or of credentials.
+/// The scheme in a challenge or in credentials.
 #[derive(Clone, Copy)]
 struct Scheme<'a> {
     name: &'a [u8],
-    /// Whether a token or parameters follow it.
+    /// True if a token or parameters follow the scheme.
     has_more: bool,
 }
 
 impl<'a> Scheme<'a> {
-    /// The scheme with which a member of the list begins; `None` for a further parameter of the
-    /// scheme before: `Digest realm="a", nonce="b"` are two members.
+    /// The scheme at the start of a list member. `None` if the member is a further parameter of the
+    /// preceding scheme: `Digest realm="a", nonce="b"` has two members.
     fn of(member: &'a [u8]) -> Option<Self> {
         let end = member.iter().position(|byte| b" \t=".contains(byte));
         let (name, rest) = member.split_at(end.unwrap_or(member.len()));
@@ -136,8 +137,8 @@ impl<'a> Scheme<'a> {
     }
 }
 
-/// A lone word in a request is a key without a scheme, as many APIs want it, unless it is the name
-/// of a scheme that logs in connections: a login needs a token behind its scheme.
+/// A single word in a request is a key without a scheme, as many APIs accept it, unless the word is
+/// the name of a scheme that logs in connections: in a login a token follows the scheme.
 fn is_login(scheme: Scheme<'_>) -> bool {
     if scheme.has_more {
         is_challenge(scheme)
@@ -148,7 +149,7 @@ fn is_login(scheme: Scheme<'_>) -> bool {
 
 fn is_challenge(scheme: Scheme<'_>) -> bool {
     let name = scheme.name;
-    // Signatures of requests: AWS4-HMAC-SHA256, TC3-HMAC-SHA256, GOOG4-RSA-SHA256 and others.
+    // Request signatures: AWS4-HMAC-SHA256, TC3-HMAC-SHA256, GOOG4-RSA-SHA256 and others.
     let is_signature = [&b"-hmac-"[..], b"-rsa-sha", b"-ecdsa-"]
         .iter()
         .any(|part| contains(name, part));
@@ -169,11 +170,11 @@ static OF_PROXIES: [HeaderName; 5] = [
     HeaderName::from_static("cdn-loop"),
 ];
 
-/// Schemes that log in a connection, without regard to letter case.
+/// Schemes that log in a connection; compared without regard to letter case.
 const OF_CONNECTION: &[&str] = &["NTLM", "Negotiate", "Kerberos", "Nego2"];
 
-/// Schemes whose proof is in every request: those of the IANA registry except Negotiate, and those
-/// that large services have made for themselves.
+/// Schemes with a proof in every request: the schemes in the IANA registry except Negotiate, and
+/// some that large services have defined themselves.
 const OF_REQUEST: &[&str] = &[
     "Basic",
     "Bearer",
@@ -234,7 +235,7 @@ mod tests {
             &["Basic YTpi, NTLM TlRM"],
             &["Basic YTpi", "Negotiate YIIB"],
             &["Digest username=\"a, b\", uri=\"/\", NTLM TlRM"],
-            // Nobody knows what this does.
+            // An unknown scheme.
             &["Frob abc"],
             &["Frob a=\"b\", c=d"],
         ] {
@@ -277,7 +278,7 @@ mod tests {
             &["Negotiate, Basic realm=\"x\""],
             &["Basic realm=\"x\"", "NTLM"],
             &["Frob"],
-            // A quote that nothing closes hides no scheme.
+            // A quote that is never closed hides no scheme.
             &["Basic realm=\"x, NTLM"],
         ] {
             assert!(
@@ -329,7 +330,7 @@ mod tests {
     fn only_a_demand_for_credentials_continues_a_login() {
         let challenge = fields(WWW_AUTHENTICATE, &["NTLM TlRM"]);
         assert!(continues_login(StatusCode::UNAUTHORIZED, &challenge));
-        // The last leg of Negotiate, which proves the server.
+        // The last message of Negotiate, which authenticates the server.
         assert!(!continues_login(StatusCode::OK, &challenge));
         assert!(!continues_login(
             StatusCode::UNAUTHORIZED,
@@ -355,7 +356,7 @@ mod tests {
         assert!(keeps_login(&request));
         say_keeps_login(&mut request);
         assert_eq!(request.len(), 2);
-        // A proxy that passes on an unknown field has a Connection of its own.
+        // A proxy that forwards an unknown field writes a Connection without it.
         request.insert(CONNECTION, HeaderValue::from_static("keep-alive, TE"));
         assert!(!keeps_login(&request));
         request.append(CONNECTION, HeaderValue::from_static("Proxy-Support"));

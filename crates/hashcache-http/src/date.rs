@@ -1,8 +1,8 @@
-//! Times: seconds since 1970, lengths of time, and the three spellings of an HTTP-date.
+//! Times: seconds since 1970, time spans, and the three formats of an HTTP-date.
 //!
-//! Called by every rule that compares times; the caller brings the clock. `httpdate` prints dates.
-//! It does not parse them: it rejects a wrong weekday, a leap second and years before 1970, all of
-//! which origins send.
+//! Every rule that compares times uses this module; the caller passes the current time. `httpdate`
+//! prints dates. It does not parse them, because it rejects a wrong weekday, a leap second and
+//! years before 1970, all of which origins send.
 //!
 //! Invariant: arithmetic saturates; no field value can make a time wrap or a subtraction panic.
 //! Cost: a parse looks at each byte once, a print allocates 29 bytes.
@@ -18,12 +18,12 @@ use crate::fields::{digits, trim};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixTime(pub u64);
 
-/// A length of time in whole seconds, never more than [`Seconds::MAX`].
+/// A time span in whole seconds, at most [`Seconds::MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seconds(u32);
 
 impl Seconds {
-    /// No time at all.
+    /// Zero seconds.
     pub const ZERO: Seconds = Seconds(0);
     /// 2^31 seconds, the value that RFC 9111 1.2.2 assigns to every larger number.
     pub const MAX: Seconds = Seconds(1 << 31);
@@ -32,7 +32,7 @@ impl Seconds {
     /// 365 days.
     pub const YEAR: Seconds = Seconds(365 * 86_400);
 
-    /// A duration; larger ones than [`Seconds::MAX`] become `MAX`.
+    /// A span; numbers above [`Seconds::MAX`] become `MAX`.
     pub const fn new(seconds: u64) -> Seconds {
         if seconds >= Seconds::MAX.0 as u64 {
             Seconds::MAX
@@ -55,12 +55,12 @@ impl Seconds {
         Seconds::new(u64::from(self.0) + u64::from(other.0))
     }
 
-    /// How much longer this is than `other`, or zero.
+    /// The difference to a shorter span, or zero if `other` is longer.
     pub fn beyond(self, other: Seconds) -> Seconds {
         Seconds(self.0.saturating_sub(other.0))
     }
 
-    /// This many hundredths of the length, rounded down.
+    /// `percent` hundredths of the span, rounded down.
     pub fn percent(self, percent: u32) -> Seconds {
         Seconds::new(u64::from(self.0) * u64::from(percent) / 100)
     }
@@ -72,7 +72,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// A length of time in seconds for people, in its two largest units: `55 s`, `1 h 30 min`, `7
+/// A number of seconds as text for people, in the two largest units: `55 s`, `1 h 30 min`, `7
 /// days`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpanText(pub u64);
@@ -119,13 +119,14 @@ impl fmt::Display for UnixTime {
 }
 
 impl UnixTime {
-    /// How long after `earlier` this is; zero when it is before.
+    /// The time since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: UnixTime) -> Seconds {
         Seconds::new(self.0.saturating_sub(earlier.0))
     }
 
     /// A date (year, month, day) and a time of day (hour, minute, second) in UTC; `None` if there
-    /// is no such time, or if it is before 1970 or after 9999. A leap second is the next second.
+    /// is no such time, or if it is before 1970 or after 9999. A leap second is read as the next
+    /// second.
     pub fn of_utc([year, month, day]: [u64; 3], [hour, minute, second]: [u64; 3]) -> Option<Self> {
         let is_date = (1970..=9999).contains(&year)
             && (1..=12).contains(&month)
@@ -144,19 +145,19 @@ impl UnixTime {
         (civil_from_days(seconds / 86_400), time)
     }
 
-    /// The time this much later.
+    /// The time `span` later.
     pub fn after(self, span: Seconds) -> UnixTime {
         UnixTime(self.0.saturating_add(u64::from(span.get())))
     }
 }
 
-/// Parses an HTTP-date in any of its three forms (RFC 9110 5.6.7).
+/// Parses an HTTP-date in any of the three formats (RFC 9110 5.6.7).
 ///
-/// Names match in any case, as RFC 9111 4.2 requires of caches, and `UTC` is accepted for `GMT`,
-/// because many origins write it in Last-Modified (not in Expires: see `freshness`). Everything
-/// else is strict: other zones, missing commas or one-digit hours make a date invalid, and an
-/// invalid `Expires` counts as past. Times before 1970 become 1970. `now` decides the century of a
-/// two-digit year: a year more than 50 years ahead is in the past.
+/// Names match in any letter case, as RFC 9111 4.2 requires from caches. `UTC` is accepted for
+/// `GMT`, because many origins write it in Last-Modified (but not in Expires: see `freshness`).
+/// Everything else is strict: other zones, missing commas or one-digit hours make a date invalid,
+/// and an invalid `Expires` counts as past. Times before 1970 become 1970. `now` decides the
+/// century for a two-digit year: a year more than 50 years ahead is in the past.
 pub fn parse_http_date(value: &[u8], now: UnixTime) -> Option<UnixTime> {
     let value = trim(value);
     let comma = value.iter().position(|&b| b == b',');
@@ -167,8 +168,8 @@ pub fn parse_http_date(value: &[u8], now: UnixTime) -> Option<UnixTime> {
     }
 }
 
-/// Writes a time as IMF-fixdate: `Sun, 06 Nov 1994 08:49:37 GMT`. Times after the year 9999 are
-/// printed as its last second.
+/// Prints a time as IMF-fixdate: `Sun, 06 Nov 1994 08:49:37 GMT`. Times after the year 9999 are
+/// printed as the last second in 9999.
 pub fn http_date(time: UnixTime) -> HeaderValue {
     let text = imf_text(time);
     HeaderValue::try_from(text).expect("letters, digits, blanks, comma and colons only")
@@ -255,7 +256,7 @@ impl Date {
         if !in_range || self.day == 0 || self.day > days_in_month(self.year, self.month) {
             return None;
         }
-        // A leap second is read as the second before it: for an Expires, earlier is safe.
+        // A leap second is read as the preceding second: for Expires, an earlier time is safe.
         let second_of_day = hour * 3_600 + minute * 60 + second.min(59);
         match days_from_civil(self.year, self.month, self.day) {
             Some(days) => Some(UnixTime(days * 86_400 + second_of_day)),
@@ -300,8 +301,8 @@ fn days_in_month(year: u64, month: u64) -> u64 {
     }
 }
 
-/// Days from 1970-01-01 to a date, or `None` before it. Counts from March so that the leap day
-/// comes last in its year (Howard Hinnant's `days_from_civil`).
+/// Days from 1970-01-01 to a date, or `None` for earlier dates. The year starts in March so that
+/// the leap day is the last day in a year (Howard Hinnant's `days_from_civil`).
 fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
     let shifted_year = if month <= 2 {
         year.checked_sub(1)?
@@ -315,7 +316,7 @@ fn days_from_civil(year: u64, month: u64, day: u64) -> Option<u64> {
     (era * 146_097 + day_of_era).checked_sub(DAYS_TO_1970)
 }
 
-/// The date of a day, counted from 1970-01-01 (Howard Hinnant's `civil_from_days`).
+/// The date `days` after 1970-01-01 (Howard Hinnant's `civil_from_days`).
 fn civil_from_days(days: u64) -> [u64; 3] {
     let shifted = days + DAYS_TO_1970;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
@@ -348,7 +349,7 @@ const DAYS_TO_1970: u64 = 719_468;
 /// 9999-12-31 23:59:59, the last time with a four-digit year.
 const LAST_SECOND_OF_9999: u64 = 253_402_300_799;
 
-/// `delta-seconds` (RFC 9111 1.2.2): digits alone, large ones capped.
+/// `delta-seconds` (RFC 9111 1.2.2): digits only; large numbers are capped.
 pub(crate) fn delta_seconds(value: &[u8]) -> Option<Seconds> {
     digits(value).map(Seconds::new)
 }
@@ -454,7 +455,7 @@ mod tests {
         }
         let last = ([9999, 12, 31], [23, 59, 59]);
         assert_eq!(UnixTime(LAST_SECOND_OF_9999).to_utc(), last);
-        // No date, but no panic.
+        // Not a date, but no panic.
         assert_eq!(UnixTime(u64::MAX).to_utc().1, [7, 0, 15]);
     }
 

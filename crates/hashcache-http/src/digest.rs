@@ -1,13 +1,13 @@
-//! Digests of content in `Repr-Digest` and `Content-Digest` (RFC 9530), and in their predecessors
-//! `Digest` (RFC 3230) and `Content-MD5` (RFC 1864).
+//! Digests in `Repr-Digest` and `Content-Digest` (RFC 9530). The predecessors are only recognised,
+//! not checked: `Digest` (RFC 3230) and `Content-MD5` (RFC 1864).
 //!
-//! The proxy asks when a complete response is about to be stored, and passes the content on as it
-//! arrives.
+//! The proxy creates a [`ContentDigest`] for each complete response that is about to be stored, and
+//! passes the content to it as it arrives.
 //!
-//! Invariant: content is valid only if every digest in `sha-256` and `sha-512` matches. Other
-//! algorithms are ignored, as RFC 9530 2 and 3 allow: they are insecure (RFC 9530 5).
-//! Cost: nothing without the fields; else a hash over the content for each of the two algorithms in
-//! use, about a gigabyte a second on processors with SHA-256 instructions.
+//! Invariant: content is valid only if every `sha-256` and `sha-512` digest matches. Other
+//! algorithms are ignored, as RFC 9530 2 and 3 allow, because they are insecure (RFC 9530 5).
+//! Cost: nothing without the fields; otherwise a hash over the content for each of the two
+//! algorithms in use, about a gigabyte a second on processors with SHA-256 instructions.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use ring::digest::{Algorithm, Context, SHA256, SHA512};
 
 use crate::structured::{Item, dictionary};
 
-/// The announced digests of content that is still arriving.
+/// Expected digests for content that is still arriving.
 #[derive(Clone)]
 pub struct ContentDigest(Vec<ExpectedDigest>);
 
@@ -28,13 +28,13 @@ struct ExpectedDigest {
 }
 
 impl ContentDigest {
-    /// The digests of a complete response to GET; `None` if there are none that we can check.
+    /// The digests in a complete response to GET; `None` if there is none that we can check.
     pub fn promised(response: &HeaderMap) -> Option<ContentDigest> {
         let fields = FIELDS.map(|field| dictionary(response, &field).unwrap_or_default());
         let promises = ALGORITHMS.iter().filter_map(|(name, algorithm)| {
             let members = fields.iter().flatten().filter(|(member, _)| member == name);
             let mut digests = members.filter_map(|(_, item)| match item {
-                // A digest of another length is no digest of this algorithm.
+                // Bytes with another length cannot be a digest for this algorithm.
                 Item::Bytes(bytes) if bytes.len() == algorithm.output_len() => Some(bytes),
                 _ => None,
             });
@@ -49,14 +49,14 @@ impl ContentDigest {
         (!promises.is_empty()).then_some(ContentDigest(promises))
     }
 
-    /// Takes the next bytes of the content.
+    /// Hashes the next bytes of the content.
     pub fn update(&mut self, bytes: &[u8]) {
         for promise in &mut self.0 {
             promise.hash.update(bytes);
         }
     }
 
-    /// Whether the bytes so far are the content that was promised.
+    /// Returns true if the bytes so far match all expected digests.
     pub fn holds(&self) -> bool {
         self.0.iter().all(|promise| {
             let found = promise.hash.clone().finish();
@@ -72,9 +72,9 @@ impl fmt::Debug for ContentDigest {
     }
 }
 
-/// Removes the digests of one message's content. `Content-Digest` and `Content-MD5` describe the
-/// bytes of the message that has them (RFC 9530 2), so they are wrong in a 206 that is cut out of a
-/// 200, in a 200 that is made of parts, and in responses without content. `Repr-Digest` and
+/// Removes the digests of a single message's content. `Content-Digest` and `Content-MD5` describe
+/// the bytes in their own message (RFC 9530 2), so they are wrong in a 206 that is cut from a 200,
+/// in a 200 that is assembled from parts, and in responses without content. `Repr-Digest` and
 /// `Digest` describe the whole representation and stay.
 pub fn remove_content_digests(fields: &mut HeaderMap) {
     for name in OF_CONTENT {
@@ -82,14 +82,14 @@ pub fn remove_content_digests(fields: &mut HeaderMap) {
     }
 }
 
-/// The digests of one message's content.
+/// Fields with a digest of a single message's content.
 pub(crate) const OF_CONTENT: [HeaderName; 2] = [
     HeaderName::from_static("content-digest"),
     HeaderName::from_static("content-md5"),
 ];
 
-/// All digest fields. They describe the bytes that they arrived with: a 304, a 206 or the response
-/// to a HEAD does not change those of a stored response.
+/// All digest fields. They describe the bytes in their own message: therefore a 304, a 206 or the
+/// response to a HEAD does not change the digests of a stored response.
 pub(crate) const DIGEST_FIELDS: [HeaderName; 4] = [
     HeaderName::from_static("content-digest"),
     HeaderName::from_static("content-md5"),
@@ -108,10 +108,10 @@ const ALGORITHMS: [(&str, &Algorithm); 2] = [("sha-256", &SHA256), ("sha-512", &
 mod tests {
     use super::*;
 
-    /// Of `hello`, by `printf hello | openssl dgst -sha256 -binary | base64`.
+    /// Digest of `hello`, from `printf hello | openssl dgst -sha256 -binary | base64`.
     const HELLO: &str = "sha-256=:LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ=:";
 
-    /// The same by `-sha512`.
+    /// As above, with `-sha512`.
     const HELLO_512: &str = concat!(
         "sha-512=:m3HSJL1i83hdltRq0+o9czGb+8KJDKra4t/3JRlnPKcjI8PZ",
         "m6XBHXx6zG4UuMXaDEZjR1wuXDre9G9zvN7AQw==:"

@@ -1,15 +1,15 @@
 //! Entity tags and their two comparisons (RFC 9110 8.8.3).
 //!
-//! Called by `validate` and `range`.
+//! `validate` and `range` call this module.
 //!
-//! Invariant: a value that is no entity tag is never equal to one; unquoted values, which some
-//! origins send, equal only the same bytes, and never strongly.
+//! Invariant: a value that is not an entity tag never equals an entity tag. Unquoted values, which
+//! some origins send, equal only the same bytes, and never strongly.
 //! Cost: one comparison of bytes.
 
-/// An entity tag as it stands in a field.
+/// An entity tag as written in a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntityTag<'a> {
-    /// The bytes between the quotes, or all of them when there are none.
+    /// The bytes between the quotes, or all bytes if there are no quotes.
     opaque: &'a [u8],
     kind: TagKind,
 }
@@ -23,7 +23,7 @@ enum TagKind {
 }
 
 impl<'a> EntityTag<'a> {
-    /// Reads the value of an ETag field or a member of If-None-Match.
+    /// Parses the value of an ETag field or a member of If-None-Match.
     pub fn parse(value: &'a [u8]) -> EntityTag<'a> {
         let (kind, quoted) = match value.strip_prefix(b"W/") {
             Some(rest) => (TagKind::Weak, rest),
@@ -43,12 +43,12 @@ impl<'a> EntityTag<'a> {
         }
     }
 
-    /// Whether it changes whenever a byte of the content does.
+    /// Returns true for a strong tag, which changes whenever a byte of the content changes.
     pub fn is_strong(&self) -> bool {
         self.kind == TagKind::Strong
     }
 
-    /// Whether it is written as the grammar has it.
+    /// Returns true if the tag follows the grammar.
     pub fn is_well_formed(&self) -> bool {
         self.kind != TagKind::Unquoted
     }

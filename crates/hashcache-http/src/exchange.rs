@@ -1,10 +1,10 @@
-//! The input of the storage rules: one request, its response and two times.
+//! The input for the storage rules: a request, the response and two times.
 //!
 //! The proxy fills an `Exchange` when the head of a response has arrived; `freshness` and
 //! `storable` read it.
 //!
-//! Invariant: `request` holds the fields of the client's request without its hop-by-hop fields,
-//! which the origin does not see, and before the proxy adds or changes any.
+//! Invariant: `request` holds the fields of the client's request without the hop-by-hop fields,
+//! which the origin does not see, and before the proxy adds or changes any field.
 //! Cost: borrows, no copies.
 
 use http::{HeaderMap, HeaderName, Method, StatusCode};
@@ -14,30 +14,30 @@ use crate::request_fields::{Exempt, FieldKinds};
 use crate::target::Target;
 use crate::vary::Vary;
 
-/// A request and the head of its response.
+/// A request and the head of the response.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange<'a> {
-    /// The target of the request.
+    /// The request target.
     pub target: &'a Target,
-    /// The request's method.
+    /// The request method.
     pub method: &'a Method,
     /// The client's request fields without the hop-by-hop fields.
     pub request: &'a HeaderMap,
-    /// Request fields that the key or a trusted front proxy has taken care of.
+    /// Request fields that the cache key or a trusted front proxy already covers.
     pub exempt: Exempt<'a>,
-    /// The response's status.
+    /// The response status.
     pub status: StatusCode,
-    /// The response's fields.
+    /// The response fields.
     pub response: &'a HeaderMap,
-    /// When the request was sent upstream.
+    /// Time at which the request was sent upstream.
     pub request_time: UnixTime,
-    /// The time at which the response's head arrived.
+    /// Time at which the response head arrived.
     pub response_time: UnixTime,
 }
 
 impl Exchange<'_> {
-    /// The kinds of the request's fields, without those that the response varies by, and those that
-    /// the operator calls `harmless`.
+    /// The kinds of the request fields, without the fields that the response varies by, and without
+    /// the fields that the operator has declared `harmless`.
     pub(crate) fn kinds(&self, harmless: &[HeaderName]) -> FieldKinds {
         let varied = Vary::parse(self.response).into_names();
         FieldKinds::of(self.request, self.exempt, &varied, harmless)

@@ -9,16 +9,16 @@ use std::borrow::Cow;
 
 use http::header::{AsHeaderName, HeaderMap, HeaderName};
 
-/// How a backslash inside double quotes reads.
+/// How to read a backslash inside double quotes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backslash {
-    /// It quotes the next byte (`quoted-string`).
+    /// The backslash quotes the next byte (`quoted-string`).
     Escapes,
-    /// It is a byte like others (`entity-tag`).
+    /// The backslash is an ordinary byte (`entity-tag`).
     Plain,
 }
 
-/// The members of a list field over all its lines, trimmed, empty ones left out.
+/// The members of a list field over all lines, trimmed, without empty members.
 pub(crate) fn members<'a>(
     fields: &'a HeaderMap,
     name: &HeaderName,
@@ -29,12 +29,12 @@ pub(crate) fn members<'a>(
         .flat_map(|line| split_list(line.as_bytes(), Backslash::Escapes))
 }
 
-/// The members of one line of a list field, trimmed, empty ones left out.
+/// The members in a single line of a list field, trimmed, without empty members.
 pub(crate) fn split_list(line: &[u8], backslash: Backslash) -> impl Iterator<Item = &[u8]> {
     split(line, b',', backslash)
 }
 
-/// Splits at a separator outside quoted strings; trims the pieces, leaves out empty ones.
+/// Splits at a separator outside quoted strings; trims the pieces and drops empty pieces.
 pub(crate) fn split(
     line: &[u8],
     separator: u8,
@@ -55,11 +55,11 @@ pub(crate) fn split(
     })
 }
 
-/// Where the next separator stands, or the length.
+/// The position of the next separator, or the length of the line.
 ///
-/// A quote that nothing closes is a plain byte, and so is every later one of the line: swallowing
-/// the rest would hide a `no-store` behind a broken extension, and trying each later quote anew
-/// would take quadratic time on a line made for it.
+/// A quote that is never closed is a plain byte, and so is every later quote in the line. If it
+/// swallowed the rest, a broken extension could hide a `no-store`; if each later quote were tried
+/// anew, a crafted line would take quadratic time.
 fn next_separator(
     line: &[u8],
     separator: u8,
@@ -82,7 +82,7 @@ fn next_separator(
     line.len()
 }
 
-/// The length of a quoted string's inside, up to its closing quote.
+/// The number of bytes before the closing quote.
 fn closing_quote(inside: &[u8], backslash: Backslash) -> Option<usize> {
     let mut at = 0;
     while at < inside.len() {
@@ -95,7 +95,7 @@ fn closing_quote(inside: &[u8], backslash: Backslash) -> Option<usize> {
     None
 }
 
-/// The inside of a value that is one whole quoted string, unescaped.
+/// The unescaped content of a value that is a single quoted string.
 pub(crate) fn unquote(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     let inside = value.strip_prefix(b"\"")?;
     let length = closing_quote(inside, Backslash::Escapes)?;
@@ -114,7 +114,7 @@ pub(crate) fn unquote(value: &[u8]) -> Option<Cow<'_, [u8]>> {
     Some(Cow::Owned(plain))
 }
 
-/// The value without blanks and tabs at its ends.
+/// Removes leading and trailing blanks and tabs.
 pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
@@ -125,13 +125,13 @@ pub(crate) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-/// Whether the bytes form a `token` (RFC 9110 5.6.2).
+/// Returns true if the bytes form a `token` (RFC 9110 5.6.2).
 pub(crate) fn is_token(bytes: &[u8]) -> bool {
     let token_byte = |b: &u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b);
     !bytes.is_empty() && bytes.iter().all(token_byte)
 }
 
-/// A whole number of digits alone; what no `u64` holds reads as its largest.
+/// Parses a whole number that has digits only. A number too large for `u64` becomes `u64::MAX`.
 pub(crate) fn digits(value: &[u8]) -> Option<u64> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return None;
@@ -144,9 +144,9 @@ pub(crate) fn digits(value: &[u8]) -> Option<u64> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Single<'a> {
     Absent,
-    /// One line, or several that say the same.
+    /// A single line, or several equal lines.
     One(&'a [u8]),
-    /// Lines that disagree; none of them can be trusted.
+    /// Lines that disagree, so no line can be trusted.
     Conflicting,
 }
 

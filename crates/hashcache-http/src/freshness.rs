@@ -1,16 +1,16 @@
 //! The freshness lifetime of a response in a shared cache (RFC 9111 4.2, 5.3, RFC 8246).
 //!
-//! `storable` calls it once per response; the result is kept in the stored facts.
+//! `storable` computes the lifetime once per response; the stored facts keep the result.
 //!
-//! Invariant: an invalid explicit lifetime is zero, never a guess: a heuristic applies only if the
-//! origin states nothing at all.
-//! Cost: one lookup in the rules, two in the lifetimes of sites if there are any, and at most three
+//! Invariant: an invalid explicit lifetime is zero and never replaced by a guess: a heuristic
+//! applies only if the origin states nothing at all.
+//! Cost: one lookup in the rules, two in the site lifetimes if there are any, and at most three
 //! dates parsed.
 //!
 //! The first that applies decides: an `immutable` rule (unless the origin forbids it), s-maxage,
 //! max-age, Expires minus Date, the lifetime of a rule, the default of the site, a heuristic for
-//! content, the negative lifetime of errors. A limit of the site shortens all of them. What the
-//! origin does not state is assumed only where `guess` allows it.
+//! content, the negative lifetime for errors. A site limit shortens all of them. Any lifetime that
+//! the origin does not state is assumed only if `guess` allows it.
 
 use http::header::{CONTENT_TYPE, EXPIRES, HeaderMap, LAST_MODIFIED, SET_COOKIE};
 use http::{Method, StatusCode};
@@ -24,37 +24,38 @@ use crate::options::StoreOptions;
 use crate::request_fields::FieldKinds;
 use crate::rules::{Matched, RuleAction, RuleAuthor};
 
-/// A lifetime and where it is from.
+/// A lifetime and the source it is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// How long; zero is stale from the start.
+    /// Length; zero means stale from the start.
     pub seconds: Seconds,
     /// The source of the lifetime.
     pub source: LifetimeSource,
 }
 
-/// Where a lifetime is from.
+/// Source of a lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LifetimeSource {
-    /// Nothing gives the response a lifetime; it is stale from the start.
+    /// No source gives the response a lifetime; it is stale from the start.
     None,
     /// `s-maxage`
     SMaxage,
     /// `max-age`
     MaxAge,
-    /// Expires less Date.
+    /// Expires minus Date.
     Expires,
     /// A rule's lifetime.
     Rule,
-    /// A rule that says immutable.
+    /// A rule with `immutable`.
     Immutable,
-    /// A share of the time since Last-Modified.
+    /// A percentage of the time since Last-Modified.
     Heuristic,
     /// The negative lifetime, for 404 and 410, and for other errors with a Last-Modified.
     Negative,
 }
 
-/// The lifetime of a response. `date` is its Date, or its arrival if it has none.
+/// The lifetime of a response. `date` is the response's Date, or the time of arrival if it has
+/// none.
 pub fn lifetime(
     exchange: &Exchange<'_>,
     directives: &ResponseDirectives,
@@ -65,7 +66,7 @@ pub fn lifetime(
     lifetime_of((exchange, kinds), directives, date, options)
 }
 
-/// The same, if the kinds of the request's fields are known.
+/// As [`lifetime`], with the kinds of the request fields already known.
 pub(crate) fn lifetime_of(
     (exchange, kinds): (&Exchange<'_>, FieldKinds),
     directives: &ResponseDirectives,
@@ -76,8 +77,8 @@ pub(crate) fn lifetime_of(
     limited(exchange, unlimited, options)
 }
 
-/// A lifetime within the limit that the operator of the site sets. A cache may always use a
-/// response for a shorter time than the origin allows.
+/// Shortens a lifetime to the operator's limit for the site. A cache may always use a response for
+/// a shorter time than the origin allows.
 fn limited(exchange: &Exchange<'_>, lifetime: Lifetime, options: &StoreOptions) -> Lifetime {
     let max = options.sites.max_for(exchange.target);
     let seconds = max.map_or(lifetime.seconds, |max| lifetime.seconds.min(max));
@@ -96,7 +97,7 @@ fn unlimited(
         Some(_) => options.rules.find_immutable(exchange.target),
         None => options.rules.find(exchange.target),
     };
-    // A rule for the guess gives no lifetime by itself.
+    // A `heuristic` rule gives no lifetime by itself, so no permission is needed.
     let gives_none = |rule: &Matched| matches!(rule.action, RuleAction::Heuristic(_));
     let rule = rule.filter(|rule| gives_none(rule) || may_assume(basis_of(rule.author)));
     let immutable = rule.filter(|rule| rule.action == RuleAction::Immutable);
@@ -113,7 +114,7 @@ fn unlimited(
     }
     let is_error = exchange.status.is_client_error() || exchange.status.is_server_error();
     let heuristic = match rule.map(|rule| rule.action) {
-        // Of an error a rule for the content says nothing.
+        // A lifetime rule is for content: it does not apply to errors without `public`.
         Some(RuleAction::Lifetime(seconds)) if !is_error || directives.public => {
             return of(seconds, LifetimeSource::Rule);
         }
@@ -139,7 +140,7 @@ fn unlimited(
         };
     }
     let gone = matches!(exchange.status, StatusCode::NOT_FOUND | StatusCode::GONE);
-    // An error with a Last-Modified is a page of the origin, and not one of a moment.
+    // An error with a Last-Modified is a page of the origin, not a momentary failure.
     if is_error && (gone || changed.is_some()) && may_assume(Basis::Negative) {
         return of(options.negative, LifetimeSource::Negative);
     }
@@ -153,12 +154,12 @@ fn basis_of(author: RuleAuthor) -> Basis {
     }
 }
 
-/// The lifetime of a response that a validation has confirmed, given its previous one.
+/// The lifetime of a response after a successful validation, given the previous lifetime.
 ///
 /// With `adaptive` a heuristic lifetime doubles each time, from [`ADAPTIVE_FIRST`] up to the
-/// maximum of heuristics (Chankhunthod et al., A Hierarchical Internet Object Cache, 1996, section
-/// 4: binary exponential backoff). A lifetime that the origin states is never extended, and where
-/// no heuristic is allowed there is none.
+/// maximum for heuristics (Chankhunthod et al., A Hierarchical Internet Object Cache, 1996, section
+/// 4: binary exponential backoff). A lifetime that the origin states is never extended, and nothing
+/// is extended where no heuristic is allowed.
 pub fn confirmed_lifetime(
     exchange: &Exchange<'_>,
     before: Lifetime,
@@ -169,7 +170,7 @@ pub fn confirmed_lifetime(
     confirmed_lifetime_of((exchange, kinds), before, now, options)
 }
 
-/// [`confirmed_lifetime`], with the field kinds of the request that the content answers.
+/// As [`confirmed_lifetime`], with the field kinds of the first request, which the content answers.
 pub(crate) fn confirmed_lifetime_of(
     (exchange, kinds): (&Exchange<'_>, FieldKinds),
     before: Lifetime,
@@ -196,15 +197,15 @@ pub(crate) fn confirmed_lifetime_of(
     limited(exchange, of(seconds, LifetimeSource::Heuristic), options)
 }
 
-/// The first lifetime of a confirmed response that had none.
+/// The first lifetime for a confirmed response without a previous lifetime.
 pub const ADAPTIVE_FIRST: Seconds = Seconds::new(60);
 
 fn of(seconds: Seconds, source: LifetimeSource) -> Lifetime {
     Lifetime { seconds, source }
 }
 
-/// The lifetime that the origin states. With targeted directives Expires does not count (RFC 9213
-/// 2.2). Several different Expires lines are invalid.
+/// The lifetime that the origin states. With targeted directives Expires is ignored (RFC 9213 2.2).
+/// Several different Expires lines are invalid.
 fn explicit_lifetime(
     response: &HeaderMap,
     directives: &ResponseDirectives,
@@ -229,21 +230,23 @@ fn explicit_lifetime(
     Some(of(seconds, LifetimeSource::Expires))
 }
 
-/// Whether a date names GMT, or no zone as asctime dates do. To other zones, `UTC` among them, an
-/// expiry date is invalid and so in the past (RFC 9111 4.2); elsewhere `UTC` is read as GMT.
+/// Returns true if a date names GMT, or has no zone, like asctime dates. With any other zone, even
+/// `UTC`, an expiry date is invalid and therefore in the past (RFC 9111 4.2); elsewhere `UTC` is
+/// read as GMT.
 fn is_in_gmt(date: &[u8]) -> bool {
     let zone = date.rsplit(|&byte| byte == b' ').next().unwrap_or_default();
     zone.eq_ignore_ascii_case(b"GMT") || zone.iter().all(u8::is_ascii_digit)
 }
 
-/// Whether a rule may call this response immutable.
+/// Returns true if a rule may make this response immutable.
 ///
-/// A rule knows that a name is made from its content, so it lengthens the origin's lifetime. It
-/// does not overrule what the origin rules out in so many words: a lifetime of zero, `no-cache`,
-/// and the directives that forbid stale responses (RFC 9111 4.2.4). A query may select something
-/// that the path does not name.
+/// The rule's author knows that the file name is derived from the content, so the rule extends the
+/// origin's lifetime. But the rule does not override an origin that explicitly excludes this, by a
+/// lifetime of zero, `no-cache`, or a directive that forbids stale responses (RFC 9111 4.2.4). A
+/// URL with a query is excluded, because the query may select content that the path does not name.
 ///
-/// The rules that ship know names and no site: see [`is_shared_file`].
+/// The shipped rules know file names, but not sites, so they need more checks: see
+/// [`is_shared_file`].
 fn immutable_applies(
     exchange: &Exchange<'_>,
     directives: &ResponseDirectives,
@@ -263,16 +266,17 @@ fn immutable_applies(
         && (author == RuleAuthor::Operator || is_shared_file(exchange))
 }
 
-/// Whether a response may be the file that its name promises, the same for everybody. An account's
-/// page can lie under any name; what sets a cookie, or is a page or data rather than a file, may be
-/// made for one client. [`may_assume`] has looked at the request.
+/// Returns true if a response may be the file that the name suggests, the same for all clients. The
+/// name is not enough, because an account page may have any name: a response that sets a cookie, or
+/// is a page or data rather than a file, may be made for a single client. [`may_assume`] has
+/// already checked the request.
 fn is_shared_file(exchange: &Exchange<'_>) -> bool {
     exchange.status == StatusCode::OK
         && !exchange.response.contains_key(SET_COOKIE)
         && !is_page_or_data(exchange.response)
 }
 
-/// HTML and JSON, in whatever spelling; each Content-Type line counts.
+/// Returns true for HTML and JSON, in any spelling; each Content-Type line counts.
 fn is_page_or_data(response: &HeaderMap) -> bool {
     response.get_all(CONTENT_TYPE).iter().any(|value| {
         let kind = value.as_bytes().to_ascii_lowercase();
@@ -282,8 +286,8 @@ fn is_page_or_data(response: &HeaderMap) -> bool {
     })
 }
 
-/// Whether responses of this status may be stored and given a guessed lifetime without any word
-/// of the origin (RFC 9110 15.1).
+/// Returns true if responses with this status may be stored and given a heuristic lifetime without
+/// explicit permission from the origin (RFC 9110 15.1).
 pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(
         status.as_u16(),
@@ -291,7 +295,7 @@ pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
     )
 }
 
-/// The Last-Modified date, if there is one that can be read.
+/// The Last-Modified date, if it can be parsed.
 pub(crate) fn last_modified(fields: &HeaderMap, now: UnixTime) -> Option<UnixTime> {
     match single(fields, LAST_MODIFIED) {
         Single::One(value) => parse_http_date(value, now),

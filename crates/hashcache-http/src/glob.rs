@@ -1,4 +1,4 @@
-//! Patterns of paths, hosts and names, in the language of shells.
+//! Shell patterns for paths, hosts and names.
 //!
 //! | in a pattern | stands for |
 //! |---|---|
@@ -9,29 +9,28 @@
 //! | `{png,jpg}` | one of these patterns |
 //! | `\*` | the character itself |
 //!
-//! [`Crosses`] says whether `?`, `*` and a `**` elsewhere take a slash.
+//! [`Crosses`] decides if `?`, `*` and a `**` elsewhere match a slash.
 //!
-//! `rules` and `site_lifetime` ask for the path of a response that may be stored; the cache key
-//! rules of a site ask for the names of parameters and cookies. The crate `globset` has the same
-//! language; this module is a tenth of the code, because it needs no regular expressions. Tests
-//! compare both.
+//! `rules` and `site_lifetime` match the path of a response that may be stored; the cache key rules
+//! of a site match the names of parameters and cookies. The crate `globset` has the same language;
+//! this module is a tenth of the size, because it needs no regular expressions. Tests compare both.
 //!
-//! Invariant: a text is matched in time proportional to its length, whatever the pattern.
-//! Cost: most patterns are rejected by their first or last bytes, or because the text lacks one of
-//! theirs, in a few nanoseconds each; else 0.1 to 1 us.
+//! Invariant: a match takes time proportional to the length of the text, for every pattern.
+//! Cost: most patterns are rejected by their first or last bytes, or because the text lacks a byte
+//! that they need, in a few nanoseconds each; otherwise 0.1 to 1 us.
 
 use thiserror::Error;
 
-/// Which wildcard takes a slash.
+/// Which wildcards match a slash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crosses {
-    /// Each of them: in hosts and names.
+    /// All of them: for hosts and names.
     Star,
-    /// `**` as a whole segment alone: in paths.
+    /// Only `**` as a whole segment: for paths.
     DoubleStar,
 }
 
-/// Why a pattern is refused.
+/// Why a pattern is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum GlobError {
@@ -41,7 +40,7 @@ pub enum GlobError {
     /// `}` without `{`.
     #[error("`}}` closes nothing")]
     UnopenedBrace,
-    /// Braces that stand for too many patterns.
+    /// The braces expand to too many patterns.
     #[error("the braces stand for more than {ALTERNATIVES_MAX} patterns")]
     Alternatives,
     /// `[` without `]`.
@@ -50,7 +49,7 @@ pub enum GlobError {
     /// A class with a character beyond ASCII.
     #[error("only ASCII characters may be between `[` and `]`")]
     ClassBeyondAscii,
-    /// A range whose end is before its start.
+    /// A range with the end before the start.
     #[error("the range `{0}-{1}` is empty")]
     EmptyRange(char, char),
     /// `\` at the end.
@@ -58,10 +57,10 @@ pub enum GlobError {
     DanglingEscape,
 }
 
-/// Patterns, ready to be matched.
+/// Compiled patterns.
 #[derive(Clone, Debug, Default)]
 pub struct Globs {
-    /// Ascending by pattern.
+    /// Sorted by pattern index, ascending.
     alternatives: Vec<Alternative>,
     patterns: usize,
 }
@@ -72,7 +71,7 @@ impl Globs {
         Self::default()
     }
 
-    /// Adds a pattern behind the others.
+    /// Appends a pattern.
     pub fn push(&mut self, pattern: &str, crosses: Crosses) -> Result<(), GlobError> {
         for text in without_braces(pattern)? {
             let alternative = Alternative::parse(self.patterns, &text, crosses)?;
@@ -82,26 +81,25 @@ impl Globs {
         Ok(())
     }
 
-    /// Whether a pattern matches the whole text.
+    /// Returns true if any pattern matches the whole text.
     pub fn is_match(&self, text: &str) -> bool {
         self.matches(text).next().is_some()
     }
 
-    /// The places of the patterns that match the whole text, ascending: the first pattern that was
-    /// added has place 0. A place may come twice.
+    /// The indexes of the patterns that match the whole text, ascending: the first pattern added
+    /// has index 0. An index may occur twice.
     pub fn matches(&self, text: &str) -> impl Iterator<Item = usize> {
         self.matches_below(self.patterns, text)
     }
 
-    /// [`Self::matches`] of the patterns whose place is below `end`.
+    /// As [`Self::matches`], for the patterns with an index below `end`.
     pub fn matches_below(&self, end: usize, text: &str) -> impl Iterator<Item = usize> {
         let present = Class::of(text.as_bytes());
         let counted = self
             .alternatives
             .iter()
             .take_while(move |it| it.pattern < end);
-        // Without the look at the bytes, a pattern such as `**/*latest*` would walk through every
-        // text.
+        // Without this check a pattern such as `**/*latest*` would walk through every text.
         let possible = counted.filter(move |it| present.has_all(it.needed));
         let matching = possible.filter(move |it| it.is_match(text.as_bytes()));
         matching.map(|alternative| alternative.pattern)
@@ -111,14 +109,14 @@ impl Globs {
 /// A pattern without braces.
 #[derive(Clone, Debug)]
 struct Alternative {
-    /// Place of the pattern that it comes from.
+    /// Index of the pattern before brace expansion.
     pattern: usize,
-    /// What the first and the last bytes of the text must be.
+    /// Required first and last bytes of the text.
     head: Vec<Class>,
     tail: Vec<Class>,
-    /// What may be between them.
+    /// Tokens for the bytes between head and tail.
     middle: Vec<Token>,
-    /// Bytes that every text that matches has.
+    /// Bytes that every matching text contains.
     needed: Class,
 }
 
@@ -126,15 +124,15 @@ struct Alternative {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Token {
     One(Class),
-    /// Any number of bytes but slashes.
+    /// Any number of bytes except slashes.
     Segment,
     /// Any number of bytes.
     Any,
-    /// Nothing, at the start of the text or behind a slash.
+    /// An empty match at the start of the text or after a slash.
     Boundary,
 }
 
-/// A set of bytes, a bit for each.
+/// A set of bytes, with a bit for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Class([u128; 2]);
 
@@ -145,7 +143,7 @@ impl Class {
         self.0[usize::from(byte / 128)] |= 1 << (byte % 128);
     }
 
-    /// The bytes of `text`.
+    /// The set of bytes in `text`.
     fn of(text: &[u8]) -> Self {
         let mut bytes = Self::EMPTY;
         text.iter().for_each(|byte| bytes.insert(*byte));
@@ -157,7 +155,7 @@ impl Class {
         others.0[0] & !low == 0 && others.0[1] & !high == 0
     }
 
-    /// This set if it has one byte, otherwise no byte.
+    /// This set if it has exactly one byte, otherwise the empty set.
     fn if_single(self) -> Self {
         let [low, high] = self.0;
         if low.count_ones() + high.count_ones() == 1 {
@@ -217,10 +215,10 @@ impl Alternative {
         }
     }
 
-    /// Whether the tokens between head and tail match this part of the text.
+    /// Returns true if the tokens between head and tail match this part of the text.
     ///
-    /// All ways to match are followed at once: trying one after the other would take time beyond
-    /// all bounds for some texts.
+    /// All possible matches are followed in parallel, because backtracking could take
+    /// excessively long for some texts.
     fn matches_middle(&self, text: &[u8], start: usize, end: usize) -> bool {
         let tokens = &self.middle;
         let (mut matched, mut next) = (Matched::new(tokens), Matched::new(tokens));
@@ -243,11 +241,11 @@ impl Alternative {
     }
 }
 
-/// How many tokens match what was read so far: a set, because wildcards leave several ways.
+/// How many tokens match the bytes read so far: a set, because wildcards allow several counts.
 struct Matched<'a> {
     tokens: &'a [Token],
     counts: Vec<usize>,
-    /// Whether a count is in `counts`.
+    /// `has[count]` is true if `counts` contains the count.
     has: Vec<bool>,
 }
 
@@ -260,8 +258,8 @@ impl<'a> Matched<'a> {
         }
     }
 
-    /// Adds a count, and the tokens that follow if they match nothing. `before` is the byte that
-    /// was read last.
+    /// Adds a count, and the following counts while the next token can match nothing. `before` is
+    /// the byte read last.
     fn insert(&mut self, mut count: usize, before: Option<&u8>) {
         while !std::mem::replace(&mut self.has[count], true) {
             self.counts.push(count);
@@ -285,7 +283,7 @@ impl Token {
         matches!(self, Self::One(class) if class.has(byte))
     }
 
-    /// Whether the token may match nothing behind the byte `before`.
+    /// Returns true if the token may match nothing after the byte `before`.
     fn is_empty(self, before: Option<&u8>) -> bool {
         match self {
             Self::One(_) => false,
@@ -294,7 +292,7 @@ impl Token {
         }
     }
 
-    /// Whether the token takes this byte and may take more.
+    /// Returns true if the token matches this byte and may match more.
     fn repeats(self, byte: u8) -> bool {
         match self {
             Self::One(_) | Self::Boundary => false,
@@ -304,7 +302,7 @@ impl Token {
     }
 }
 
-/// Whether the text begins with a byte of each class, in their order.
+/// Returns true if the text starts with a byte from each class, in order.
 fn has_each(classes: &[Class], text: &[u8]) -> bool {
     classes
         .iter()
@@ -312,7 +310,7 @@ fn has_each(classes: &[Class], text: &[u8]) -> bool {
         .all(|(class, &byte)| class.has(byte))
 }
 
-/// Writes out braces: `{a,b}c` as `ac` and `bc`.
+/// Expands braces: `{a,b}c` to `ac` and `bc`.
 fn without_braces(pattern: &str) -> Result<Vec<String>, GlobError> {
     let mut done = Vec::new();
     let mut pending = vec![pattern.to_owned()];
@@ -321,7 +319,7 @@ fn without_braces(pattern: &str) -> Result<Vec<String>, GlobError> {
             done.push(pattern);
             continue;
         };
-        // Before they are written out, which takes memory.
+        // Checked before the expansion, because the expansion takes memory.
         if done.len() + pending.len() + braces.alternatives.len() > ALTERNATIVES_MAX {
             return Err(GlobError::Alternatives);
         }
@@ -330,7 +328,7 @@ fn without_braces(pattern: &str) -> Result<Vec<String>, GlobError> {
     Ok(done)
 }
 
-/// The first braces of a pattern.
+/// The first pair of braces in a pattern.
 struct Braces<'a> {
     before: &'a str,
     alternatives: Vec<&'a str>,
@@ -342,7 +340,7 @@ impl<'a> Braces<'a> {
         let mut depth = 0_usize;
         let mut before = "";
         let mut alternatives = Vec::new();
-        // The start of an alternative.
+        // The start of the current alternative.
         let mut from = 0;
         let mut at = 0;
         while let Some(&byte) = pattern.as_bytes().get(at) {
@@ -378,21 +376,21 @@ impl<'a> Braces<'a> {
         }
     }
 
-    /// The last alternative first: the caller takes the last pattern first.
+    /// Last alternative first, because the caller pops the last pattern first.
     fn written_out(&self) -> impl Iterator<Item = String> {
         let alternatives = self.alternatives.iter().rev();
         alternatives.map(|alternative| [self.before, *alternative, self.after].concat())
     }
 }
 
-/// Bytes of what `pattern` begins with: an escaped character, a class or one byte.
+/// Length of the first element in `pattern`: an escaped character, a class or a single byte.
 fn length(pattern: &[u8]) -> Result<usize, GlobError> {
     match pattern {
         [b'\\'] => Err(GlobError::DanglingEscape),
         [b'\\', ..] => Ok(2),
         [b'[', ..] => {
             let inside = pattern.get(class_start(pattern)..).unwrap_or_default();
-            // A `]` that comes first is a member.
+            // A `]` directly at the start is a member.
             let close = inside.iter().skip(1).position(|&byte| byte == b']');
             let close = close.ok_or(GlobError::UnclosedClass)?;
             Ok(class_start(pattern) + 1 + close + 1)
@@ -401,7 +399,7 @@ fn length(pattern: &[u8]) -> Result<usize, GlobError> {
     }
 }
 
-/// Where the members of a class begin.
+/// The offset of the first member in a class.
 fn class_start(pattern: &[u8]) -> usize {
     match pattern {
         [b'[', b'!' | b'^', ..] => 2,
@@ -447,7 +445,7 @@ fn exactly(byte: u8) -> Class {
     class
 }
 
-/// The class in `[…]`.
+/// Parses the class in `[…]`.
 fn class(text: &[u8]) -> Result<Class, GlobError> {
     let start = class_start(text);
     let mut members = &text[start..text.len() - 1];
@@ -469,7 +467,7 @@ fn class(text: &[u8]) -> Result<Class, GlobError> {
     Ok(if start == 2 { class.negated() } else { class })
 }
 
-/// Patterns that braces may stand for, so that none takes memory without bound.
+/// Maximum number of patterns that braces may expand to; bounds the memory.
 const ALTERNATIVES_MAX: usize = 1000;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Cache groups (RFC 9875), and the labels that origins give their responses for purges.
+//! Cache groups (RFC 9875), and the labels that origins set on their responses for purges.
 //!
-//! The proxy stores responses with both, and asks after an unsafe method which groups to
-//! invalidate.
+//! The proxy stores responses with both, and after an unsafe method asks this module for the groups
+//! to invalidate.
 //!
-//! Invariant: an invalid value names no group. The caller ensures that an origin names only its own
-//! groups.
+//! Invariant: an invalid value names no group. The caller ensures that an origin can name only its
+//! own groups.
 //! Cost: one pass over fields that few responses have.
 
 use http::header::{HeaderMap, HeaderName};
@@ -18,23 +18,23 @@ pub const CACHE_GROUPS: HeaderName = HeaderName::from_static("cache-groups");
 /// `Cache-Group-Invalidation`.
 pub const CACHE_GROUP_INVALIDATION: HeaderName =
     HeaderName::from_static("cache-group-invalidation");
-/// The fields that carry labels: words with blanks between them.
+/// The fields that carry labels, separated by blanks.
 pub const LABEL_FIELDS: [HeaderName; 2] = [
     HeaderName::from_static("surrogate-key"),
     HeaderName::from_static("xkey"),
 ];
 
-/// Most labels of a response that are looked at: a head of 64 KiB could have 16,000.
+/// Maximum number of labels read from a response: a head with 64 KiB could have 16,000.
 const MEMBERS_MAX: usize = 1024;
 
-/// The groups that `Cache-Groups` names, the first sixty-four of them (RFC 9875, section 2: at
+/// The groups in `Cache-Groups`, at most the first sixty-four (RFC 9875, section 2, requires at
 /// least 32).
 pub fn cache_groups(fields: &HeaderMap) -> Vec<Vec<u8>> {
     strings(fields, &CACHE_GROUPS)
 }
 
-/// The groups that a response invalidates: none if the method is safe or the status an error (RFC
-/// 9875, section 3).
+/// The groups that a response invalidates: none if the method is safe or the status is an error
+/// (RFC 9875, section 3).
 pub fn invalidated_groups(
     method: &Method,
     status: StatusCode,
@@ -53,7 +53,7 @@ pub fn labels(fields: &HeaderMap) -> Vec<Vec<u8>> {
     all.take(MEMBERS_MAX).collect()
 }
 
-/// The words of a field, over all its lines.
+/// The words in a field, over all lines.
 pub fn words<'a>(
     fields: &'a HeaderMap,
     name: &HeaderName,
@@ -63,7 +63,7 @@ pub fn words<'a>(
     words.filter(|word| !word.is_empty()).map(<[u8]>::to_vec)
 }
 
-/// The members of a list of strings; none if one of them is anything else. Parameters mean nothing.
+/// The members of a list of strings; empty if any member is not a string. Parameters are ignored.
 fn strings(fields: &HeaderMap, name: &HeaderName) -> Vec<Vec<u8>> {
     let strings = structured::strings(fields, name).unwrap_or_default();
     strings.into_iter().map(String::into_bytes).collect()

@@ -1,11 +1,11 @@
-//! Whether a lifetime that the origin does not state may be guessed, or taken from a rule
-//! (RFC 9111 4.2.2).
+//! Decides if a lifetime that the origin does not state may be guessed, or taken from a rule (RFC
+//! 9111 4.2.2).
 //!
-//! `freshness` asks for each response without an explicit lifetime.
+//! `freshness` calls it for each response without an explicit lifetime.
 //!
-//! Invariant: nothing is assumed about a response that may be made for one client, or about which
-//! the origin has said in any spelling that it is not to be kept.
-//! Cost: a pass over the names of the response's fields, for responses without a lifetime.
+//! Invariant: nothing is assumed for a response that may be made for a single client, or that the
+//! origin has declared, in any spelling, not to be kept.
+//! Cost: one pass over the names of the response fields, for responses without a lifetime.
 
 use http::StatusCode;
 use http::header::{
@@ -18,24 +18,24 @@ use crate::exchange::Exchange;
 use crate::fields::trim;
 use crate::request_fields::FieldKinds;
 
-/// Where a lifetime would be from.
+/// The source of a possible lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Basis {
-    /// A rule of the operator, who knows the site.
+    /// A rule by the operator, because operators know their sites.
     OperatorRule,
-    /// A rule of the list that ships, which knows names only.
+    /// A rule from the shipped list, which knows only names.
     ShippedRule,
-    /// The default of a site; `site_lifetime` decides about cookies.
+    /// The default for a site; `site_lifetime` decides about cookies.
     SiteDefault,
     /// The time since Last-Modified.
     LastModified,
-    /// The lifetime of what is not there.
+    /// The negative lifetime, for an absent resource.
     Negative,
 }
 
-/// Whether a response may get a lifetime that the origin does not state, as far as the fields of
-/// request and response say. `kinds` are those of the request that the content answers: after a 304
-/// the fields of the request itself are gone.
+/// Returns true if the request and response fields allow a lifetime that the origin does not state.
+/// `kinds` are from the request that the content answers: after a 304 the fields of that request
+/// are no longer available.
 pub(crate) fn may_assume(basis: Basis, exchange: &Exchange<'_>, kinds: FieldKinds) -> bool {
     let foreign = FieldKinds::UNKNOWN.and(FieldKinds::OVERRIDE);
     if kinds.has(foreign) || forbids_keeping(exchange.response, basis) {
@@ -43,7 +43,7 @@ pub(crate) fn may_assume(basis: Basis, exchange: &Exchange<'_>, kinds: FieldKind
     }
     let recognised = FieldKinds::COOKIE.and(FieldKinds::AUTHORIZATION);
     match basis {
-        // `storable` knows what Authorization takes (RFC 9111 3.5).
+        // `storable` has already applied the rules for Authorization (RFC 9111 3.5).
         Basis::OperatorRule | Basis::SiteDefault => true,
         Basis::ShippedRule => !kinds.has(recognised) && is_for_any_origin(exchange, kinds),
         Basis::LastModified => {
@@ -55,7 +55,7 @@ pub(crate) fn may_assume(basis: Basis, exchange: &Exchange<'_>, kinds: FieldKind
             is_clean && (!may_be_personal || is_asset(exchange.response))
         }
         Basis::Negative => {
-            // Each of these can be the reason why nothing is there.
+            // Each of these fields can be the reason for the error.
             let reasons = recognised.and(FieldKinds::ADDRESS).and(FieldKinds::SPECIAL);
             exchange.target.query().is_none()
                 && !exchange.response.contains_key(SET_COOKIE)
@@ -64,29 +64,32 @@ pub(crate) fn may_assume(basis: Basis, exchange: &Exchange<'_>, kinds: FieldKind
     }
 }
 
-/// Whether a guess by Last-Modified is about content: not about an error or a redirect, which may
-/// end at any time. `public` says that the response is for all, whatever its status.
+/// Returns true if a guess by Last-Modified is for content, not for an error or a redirect, which
+/// may disappear at any time. With `public` the origin declares a response with any status to be
+/// for all clients.
 pub(crate) fn is_content(status: StatusCode, directives: &ResponseDirectives) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 206) || directives.public
 }
 
-/// Whether a response to a request with a cookie and no lifetime may be made for one user: a page
-/// or data. It is not used without validation then, even if the origin cannot be reached.
+/// Returns true if a response without a lifetime, to a request with a cookie, may be made for a
+/// single user: a page or data. Such a response is never used without validation, not even if the
+/// origin cannot be reached.
 pub(crate) fn may_be_personal(exchange: &Exchange<'_>, kinds: FieldKinds) -> bool {
     kinds.has(FieldKinds::COOKIE) && !is_asset(exchange.response)
 }
 
-/// Whether the origin answers pages of any origin alike, as far as this request shows. With an
-/// answer for one origin by name, browsers refuse it to pages of all others.
+/// Returns true if, as far as this request shows, the origin sends the same response to pages from
+/// any origin. If the response allows only a single origin by name, browsers refuse it to pages
+/// from all others.
 fn is_for_any_origin(exchange: &Exchange<'_>, kinds: FieldKinds) -> bool {
     let allowed = exchange.response.get(ACCESS_CONTROL_ALLOW_ORIGIN);
     !kinds.has(FieldKinds::ORIGIN) || allowed.is_none_or(|allowed| allowed == "*")
 }
 
-/// Whether a field of the response says `no-store`, `no-cache` or `private` in any spelling:
-/// between wrong separators, quoted, with a value, in `Pragma` or a field for other caches. A
-/// well-formed Cache-Control is obeyed before; here it is enough that the origin seems to mean it.
-/// An operator who has written a rule overrules `Pragma`, and what is for others.
+/// Returns true if a response field contains `no-store`, `no-cache` or `private` in any spelling:
+/// between wrong separators, quoted, with a value, in `Pragma` or in a field for other caches. A
+/// well-formed Cache-Control was obeyed earlier; here it is enough that the origin seems to mean
+/// it. A rule by the operator overrides `Pragma` and fields for other caches.
 fn forbids_keeping(response: &HeaderMap, basis: Basis) -> bool {
     response.iter().any(|(name, value)| {
         let counts = match basis {
@@ -98,7 +101,7 @@ fn forbids_keeping(response: &HeaderMap, basis: Basis) -> bool {
     })
 }
 
-/// Cache-Control, CDN-Cache-Control, Surrogate-Control, Edge-Control and their like; Pragma.
+/// Cache-Control, CDN-Cache-Control, Surrogate-Control, Edge-Control and similar fields; Pragma.
 fn is_about_caches(name: &HeaderName) -> bool {
     let text = name.as_str();
     *name == PRAGMA
@@ -113,8 +116,9 @@ fn says_not_to_keep(value: &[u8]) -> bool {
     has(b"nostore") || has(b"nocache") || has(b"private")
 }
 
-/// Whether the content is a part of pages or a file, as sites have it for everybody: images,
-/// styles, scripts, fonts, media, archives. No type, and types that are not listed, may be pages.
+/// Returns true if the content is a file or a part of pages that sites usually have for all
+/// clients: images, styles, scripts, fonts, media, archives. A response without a type, or with a
+/// type that is not listed, may be a page.
 fn is_asset(response: &HeaderMap) -> bool {
     let mut lines = response.get_all(CONTENT_TYPE).iter();
     let (Some(line), None) = (lines.next(), lines.next()) else {
@@ -123,7 +127,7 @@ fn is_asset(response: &HeaderMap) -> bool {
     let kind = line.as_bytes().to_ascii_lowercase();
     let kind = kind.split(|&byte| matches!(byte, b';' | b',')).next();
     let kind = trim(kind.unwrap_or_default());
-    // What a browser saves under a name may be an invoice.
+    // A download that a browser saves under a name may be an invoice.
     let is_download = || response.contains_key(CONTENT_DISPOSITION);
     ASSETS
         .iter()

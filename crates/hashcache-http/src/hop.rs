@@ -1,8 +1,8 @@
 //! Hop-by-hop fields, and fields that are not stored (RFC 9110 7.6.1, RFC 9111 3.1).
 //!
-//! The proxy strips each request before it reads its fields, and each response before it judges,
-//! stores or forwards it: a field that the next hop will not see must not select a stored response
-//! either.
+//! The proxy strips each request before it reads the fields, and each response before it decides
+//! about, stores or forwards it: a field that the next hop does not see must not select a stored
+//! response either.
 //!
 //! Invariant: the fields that Connection names are removed. A Connection that names a field needed
 //! for framing, routing, access or caching is refused.
@@ -20,26 +20,28 @@ use thiserror::Error;
 use crate::cache_control::{ResponseDirectives, Scope};
 use crate::fields::{members, trim};
 
-/// Connection names a field that is not a connection's own: answer 400, do not store.
+/// Connection names a field that framing, routing, access or caching depends on: answer 400, do not
+/// store.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("Connection names {0}")]
 pub struct ForbiddenOption(pub HeaderName);
 
-/// Whether an Upgrade is forwarded.
+/// Decides if Upgrade is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upgrading {
-    /// No: the field is dropped.
+    /// The field is dropped.
     No,
-    /// Yes: a request that asks for it, or the 101 that grants it.
+    /// The field is forwarded: in a request that offers an upgrade, or in the 101 that accepts it.
     Yes,
 }
 
-/// The fields that Connection names, apart from `Keep-Alive`, which is removed in any case; invalid
-/// names are ignored.
+/// The fields that Connection names, without `Keep-Alive`, which is always removed; invalid names
+/// are ignored.
 pub fn connection_options(fields: &HeaderMap) -> Result<Vec<HeaderName>, ForbiddenOption> {
     let mut options = Vec::new();
     for member in members(fields, &CONNECTION) {
-        // Most origins name it, and a name that `http` does not know is an allocation.
+        // Skipped early, because most origins name it and each name unknown to `http` costs an
+        // allocation.
         if member.eq_ignore_ascii_case(b"keep-alive") {
             continue;
         }
@@ -54,20 +56,21 @@ pub fn connection_options(fields: &HeaderMap) -> Result<Vec<HeaderName>, Forbidd
     Ok(options)
 }
 
-/// Whether Connection has `option`, in whatever case.
+/// Returns true if Connection has `option`, in any letter case.
 pub fn has_connection_option(fields: &HeaderMap, option: &str) -> bool {
     members(fields, &CONNECTION).any(|member| member.eq_ignore_ascii_case(option.as_bytes()))
 }
 
-/// Whether the sender of a message with these fields keeps its connection (RFC 9112, section 9.3).
+/// Returns true if the sender of a message with these fields keeps the connection open (RFC 9112,
+/// section 9.3).
 pub fn keeps_connection(version: Version, fields: &HeaderMap) -> bool {
     let is_kept = version != Version::HTTP_10 || has_connection_option(fields, "keep-alive");
     is_kept && !has_connection_option(fields, "close")
 }
 
-/// Whether Connection names none of the response fields that storing depends on. A response that
-/// states its lifetime, variants, cookies or content, and withdraws the statement with Connection,
-/// is ambiguous: it is not stored.
+/// Returns true if Connection names no response field that storing depends on. A response that
+/// states a lifetime, variants, cookies or content, and withdraws the statement with Connection, is
+/// ambiguous and therefore not stored.
 pub fn connection_spares_storing(response: &HeaderMap) -> bool {
     connection_options(response).is_ok_and(|options| {
         options.iter().all(|name| {
@@ -77,11 +80,11 @@ pub fn connection_spares_storing(response: &HeaderMap) -> bool {
     })
 }
 
-/// Removes the hop-by-hop fields of a request, and its credentials for this proxy.
+/// Removes the hop-by-hop fields from a request, and the credentials for this proxy.
 ///
-/// `TE: trailers` and, when upgrading, Upgrade are forwarded; Connection then names them, as the
+/// `TE: trailers` and, for an upgrade, Upgrade are forwarded; Connection then names them, as the
 /// next hop requires (RFC 9110 7.8, 10.1.4). An offer of HTTP itself in another form is never
-/// forwarded, wherever it stands in the list: see [`asks_for_upgrade`].
+/// forwarded, at any position in the list: see [`asks_for_upgrade`].
 pub fn strip_request(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<(), ForbiddenOption> {
     let options = connection_options(fields)?;
     let is_trailers = |member: &[u8]| member.eq_ignore_ascii_case(b"trailers");
@@ -110,8 +113,9 @@ pub fn strip_request(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<(),
     Ok(())
 }
 
-/// Removes the hop-by-hop fields of a response. A Content-Length together with a Transfer-Encoding
-/// is removed too: the coding framed the content, and the length may be wrong.
+/// Removes the hop-by-hop fields from a response. A Content-Length together with a
+/// Transfer-Encoding is removed too, because the coding framed the content and the length may be
+/// wrong.
 pub fn strip_response(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<(), ForbiddenOption> {
     let options = connection_options(fields)?;
     let upgrade = match upgrading {
@@ -129,8 +133,8 @@ pub fn strip_response(fields: &mut HeaderMap, upgrading: Upgrading) -> Result<()
     Ok(())
 }
 
-/// Removes the hop-by-hop fields of an interim response, and those for proxies alone; it has no
-/// content.
+/// Removes the hop-by-hop fields, and the fields only for proxies, from an interim response.
+/// Content-Length is removed too, because an interim response has no content.
 pub fn strip_interim(fields: &mut HeaderMap) {
     let options: Vec<_> = members(fields, &CONNECTION)
         .filter_map(|member| HeaderName::from_bytes(member).ok())
@@ -141,7 +145,7 @@ pub fn strip_interim(fields: &mut HeaderMap) {
     }
 }
 
-/// The protocols that a request offers to change to, without those that must not be forwarded.
+/// The protocols that a request offers, without the protocols that must not be forwarded.
 fn offered(fields: &HeaderMap) -> Option<HeaderValue> {
     let offers: Vec<_> = members(fields, &UPGRADE)
         .filter(|it| is_other(it))
@@ -152,7 +156,7 @@ fn offered(fields: &HeaderMap) -> Option<HeaderValue> {
     HeaderValue::from_bytes(&offers.join(&b", "[..])).ok()
 }
 
-/// Whether a protocol is neither HTTP nor a wrapper of HTTP.
+/// Returns true if a protocol is neither HTTP nor a wrapper for HTTP.
 fn is_other(protocol: &[u8]) -> bool {
     let name = protocol.split(|&byte| byte == b'/').next();
     let name = trim(name.unwrap_or_default());
@@ -166,12 +170,12 @@ fn strip(fields: &mut HeaderMap, options: Vec<HeaderName>) {
     }
 }
 
-/// The fields of a response that are stored: all but those of the connection, those for this proxy
-/// or its client, and those that `no-cache="…"` and `private="…"` keep for the first client
-/// (RFC 9111 3.1, 5.2.2.4, 5.2.2.7).
+/// The fields of a response that are stored. Removed are the fields of the connection, the proxy
+/// authentication fields, which are only for this proxy or its client, and the fields that
+/// `no-cache="…"` and `private="…"` restrict to the first client (RFC 9111 3.1, 5.2.2.4, 5.2.2.7).
 ///
-/// Each unwanted name is removed, rather than each field compared with all unwanted names: an
-/// origin may send thousands of them.
+/// Each unwanted name is removed separately. Comparing each field with all unwanted names would be
+/// slower, because an origin may name thousands of them.
 pub fn fields_to_store(response: &HeaderMap, directives: &ResponseDirectives) -> HeaderMap {
     let mut stored = response.clone();
     for option in members(response, &CONNECTION) {
@@ -188,7 +192,7 @@ pub fn fields_to_store(response: &HeaderMap, directives: &ResponseDirectives) ->
     stored
 }
 
-/// Removes the fields that `no-cache="…"` and `private="…"` name.
+/// Removes the fields named in `no-cache="…"` and `private="…"`.
 pub(crate) fn withhold(stored: &mut HeaderMap, directives: &ResponseDirectives) {
     let scopes = [&directives.no_cache, &directives.private];
     for name in scopes.into_iter().flat_map(Scope::fields) {
@@ -196,10 +200,10 @@ pub(crate) fn withhold(stored: &mut HeaderMap, directives: &ResponseDirectives) 
     }
 }
 
-/// Whether a request may be answered by upgrading its connection. An offer of `h2c` does not count:
-/// some clients make it with every request, and it is no longer part of HTTP/2 (RFC 9113, section
-/// 3.1). After a 101 to it, or to TLS, the proxy could not check the requests, which might be for
-/// hosts other than the accelerated ones.
+/// Returns true if a request may be answered by an upgrade of the connection. An offer of `h2c`
+/// does not count: some clients send it with every request, and it is no longer part of HTTP/2 (RFC
+/// 9113, section 3.1). After a 101 to `h2c`, or to TLS, the proxy could not check the requests,
+/// which might be for hosts other than the accelerated sites.
 pub fn asks_for_upgrade(method: &Method, fields: &HeaderMap) -> bool {
     let is_upgrade = |member: &[u8]| member.eq_ignore_ascii_case(b"upgrade");
     *method == Method::GET
@@ -207,18 +211,18 @@ pub fn asks_for_upgrade(method: &Method, fields: &HeaderMap) -> bool {
         && members(fields, &CONNECTION).any(is_upgrade)
 }
 
-/// Whether a 101 changes to a protocol that the request may have been passed on with.
+/// Returns true if a 101 switches only to protocols that the proxy forwards in an offer.
 pub fn grants_other_protocol(response: &HeaderMap) -> bool {
     let mut protocols = members(response, &UPGRADE).peekable();
     protocols.peek().is_some() && protocols.all(is_other)
 }
 
-/// Other forms of HTTP, and wrappers of HTTP.
+/// Other forms of HTTP, and wrappers for HTTP.
 const NEVER_OFFERED: [&[u8]; 5] = [b"h2c", b"h2", b"h3", b"http", b"tls"];
 
 const HOP_BY_HOP: [HeaderName; 7] = [
     CONNECTION,
-    // Beside an offer of h2c alone (RFC 7540 3.2.1).
+    // Only sent together with an offer of h2c (RFC 7540 3.2.1).
     HeaderName::from_static("http2-settings"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -233,7 +237,7 @@ const FOR_PROXIES: [HeaderName; 3] = [
     PROXY_AUTHORIZATION,
 ];
 
-/// Fields that framing, routing, access and caching rest on.
+/// Fields that framing, routing, access and caching depend on.
 const NEVER_AN_OPTION: [HeaderName; 6] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -243,8 +247,8 @@ const NEVER_AN_OPTION: [HeaderName; 6] = [
     VIA,
 ];
 
-/// Response fields that decide whether, for how long and for which clients the response is stored,
-/// or that describe its content.
+/// Response fields that decide if, how long and for which clients the response is stored, or that
+/// describe the content.
 const STORING_RESTS_ON: [HeaderName; 10] = [
     AGE,
     CONTENT_ENCODING,

@@ -1,11 +1,11 @@
 //! Invalidation by unsafe requests (RFC 9111 4.4).
 //!
-//! The proxy calls it with the response to any unsafe request, and invalidates the returned
-//! targets.
+//! The proxy calls [`invalidated`] with the response to any unsafe request, and invalidates the
+//! returned targets.
 //!
-//! Invariant: only targets of the same origin are returned; otherwise a server could empty the
-//! cache of others.
-//! Cost: nothing for safe methods; else at most two references are resolved.
+//! Invariant: only targets with the same origin are returned; otherwise a server could purge the
+//! stored responses of other origins.
+//! Cost: nothing for safe methods; otherwise at most two references are resolved.
 
 use http::header::{CONTENT_LOCATION, HeaderMap, LOCATION};
 use http::{Method, StatusCode};
@@ -15,19 +15,19 @@ use crate::fields::{Single, single};
 use crate::target::Target;
 use crate::target_octets::octet_text;
 
-/// Whether a method may change its target. One that is not known may.
+/// Returns true if a method may change the target. An unknown method counts as unsafe.
 pub fn is_unsafe(method: &Method) -> bool {
     !SAFE.contains(&method.as_str())
 }
 
-/// The methods that the registry of HTTP methods calls safe (RFC 9110 16.1.1).
+/// The methods that the registry of HTTP methods lists as safe (RFC 9110 16.1.1).
 const SAFE: [&str; 8] = [
     "GET", "HEAD", "OPTIONS", "TRACE", "PROPFIND", "REPORT", "SEARCH", "QUERY",
 ];
 
-/// The resources whose stored responses a response invalidates: none if the method is safe or the
-/// status an error; else the target and, of the same origin, what Location and Content-Location
-/// name.
+/// The targets whose stored responses must be invalidated. The list is empty if the method is safe
+/// or the status is an error; otherwise it is the target itself, and the URIs in Location and
+/// Content-Location if they have the same origin.
 pub fn invalidated(
     method: &Method,
     target: &Target,
@@ -52,8 +52,8 @@ pub fn invalidated(
     targets
 }
 
-/// Resolves a URI reference against a target (RFC 3986 5.2), without its fragment. `None` when the
-/// result is no `http` or `https` resource.
+/// Resolves a URI reference against a target (RFC 3986 5.2), without the fragment. `None` if the
+/// result is not an `http` or `https` URI.
 pub fn resolve(base: &Target, reference: &str) -> Option<Target> {
     let reference = reference
         .split_once('#')
@@ -81,8 +81,8 @@ pub fn resolve(base: &Target, reference: &str) -> Option<Target> {
     Target::new(base.scheme, base.authority.clone(), &joined(path, query)).ok()
 }
 
-/// The scheme before the first colon, if what stands there is one, and what follows the colon. The
-/// scheme is `None` when it is neither `http` nor `https`.
+/// Splits at the first colon into scheme and rest; `None` if the part before it is not a scheme.
+/// The inner scheme is `None` if it is neither `http` nor `https`.
 fn after_scheme(reference: &str) -> Option<(Option<Scheme>, &str)> {
     let (name, rest) = reference.split_once(':')?;
     let scheme_byte = |b: u8| b.is_ascii_alphanumeric() || b"+-.".contains(&b);
@@ -110,7 +110,7 @@ fn joined(path: String, query: Option<&str>) -> String {
     }
 }
 
-/// Takes `.` and `..` out of an absolute path (RFC 3986 5.2.4).
+/// Removes `.` and `..` from an absolute path (RFC 3986 5.2.4).
 fn without_dot_segments(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let mut segments = path.split('/').skip(1).peekable();

@@ -1,4 +1,4 @@
-//! HTTP caching rules for a shared cache: bytes and a time in, a decision out.
+//! HTTP caching rules for a shared cache: the input is bytes and a time, the output is a decision.
 //!
 //! Is this response stored, is it fresh, does it answer that request? RFC 9110, 9111, 5861, 8246,
 //! 9209, 9211, 9213, 9530 and 9875 as pure functions: no clock, no I/O, no runtime.
@@ -32,17 +32,17 @@
 //! assert_eq!(decision, Reuse::Fresh { age: Seconds::new(30), ttl: 30 });
 //! ```
 //!
-//! The story, in the order of a request. What is asked for: [`parse_target`], [`cache_key`]; what
-//! belongs to its connection: [`strip_request`]. Does a stored response answer it:
-//! [`VariantTable`], [`VaryRow`], [`reuse`], then [`evaluate_conditions`] and [`answer_range`]. If
-//! upstream must be asked: [`set_validators`], and for a 304 [`not_modified_confirms`] and
-//! [`freshen`]. What comes of the answer: [`storable`], which asks [`Rules`] and [`lifetime`], and
-//! [`fields_to_store`]; after an unsafe method [`invalidated`] and [`invalidated_groups`]. What
-//! others are told: [`Pseudonym`], [`CacheStatus`], [`ProxyStatus`]; on a slow line between two
-//! caches: [`LinkRequest`].
+//! The functions, in the order of a request. Target: [`parse_target`], [`cache_key`]. Fields of the
+//! connection: [`strip_request`]. Reuse of a stored response: [`VariantTable`], [`VaryRow`],
+//! [`reuse`], then [`evaluate_conditions`] and [`answer_range`]. Validation upstream:
+//! [`set_validators`], and for a 304 [`not_modified_confirms`] and [`freshen`]. Storing the
+//! response: [`storable`] (which uses [`Rules`] and [`lifetime`]) and [`fields_to_store`]; after
+//! an unsafe method [`invalidated`] and [`invalidated_groups`]. Fields for other parties:
+//! [`Pseudonym`], [`CacheStatus`], [`ProxyStatus`]; on a slow line between two caches:
+//! [`LinkRequest`].
 //!
-//! Wherever a field can be read in two ways, the reading that stores less, keeps shorter and asks
-//! sooner is taken; each module's head says which.
+//! If a field can be read in two ways, the reading that stores less, keeps shorter and validates
+//! sooner is taken; the head of each module describes the choice.
 
 // Building blocks of fields.
 mod date;
@@ -61,7 +61,7 @@ mod target;
 mod target_octets;
 mod via;
 
-// Does a stored response answer?
+// Reuse of stored responses.
 mod range;
 mod reuse;
 mod stored_facts;
@@ -95,7 +95,7 @@ mod link_field;
 mod proxy_status;
 mod related;
 
-/// The name of a field, as settings take it.
+/// A field name, as in settings.
 pub use http::HeaderName;
 
 pub use date::{Seconds, SpanText, UnixTime, http_date, parse_http_date};

@@ -1,4 +1,4 @@
-//! `Hashcache-Link`: what a child may receive on its link, and what its parent sends there.
+//! `Hashcache-Link`: states what a child can receive on the link, and what the parent sends on it.
 //!
 //! | where | form | meaning |
 //! |---|---|---|
@@ -9,20 +9,20 @@
 //! | request | `login=N` | the request has or follows login N of a client of the child (NTLM) |
 //! | response | `v=1` | the content is frames |
 //!
-//! `dict` is the SHA-256 of content that the child holds, and `dlen` its length. The parent may
-//! name another dictionary of at most `max` bytes. `hints`, `hinted` and `login` may stand alone:
-//! then the response is ordinary HTTP.
+//! `dict` is the SHA-256 of content that the child holds, and `dlen` the length. The parent may use
+//! another dictionary of at most `max` bytes. `hints`, `hinted` and `login` may occur without the
+//! other members: then the response is ordinary HTTP.
 //!
-//! `c` lets the parent be fair among the clients of one child; it says nothing else about them, and
-//! nothing on another link. A request without it is of a child that does not number its clients:
-//! all of those count as one. `n` names the request in acknowledgements (`turns` of
-//! `hashcache-link`).
+//! With `c` the parent can be fair among the clients of a child; the number gives no other
+//! information about a client, and has no meaning on another link. A request without `c` is from a
+//! child that does not number its clients, so all of them count as a single client. `n` identifies
+//! the request in acknowledgements (`turns` in `hashcache-link`).
 //!
-//! The proxy adds and removes both at the ends of a link. They belong to that connection and are
-//! never forwarded: `take` removes the field whoever sent it, and the caller decides whether it
-//! counts.
+//! The proxy adds and removes the field in requests and responses on both sides of a link. The
+//! field belongs to that connection and is never forwarded: `take` removes it for every sender, and
+//! the caller decides if it counts.
 //!
-//! Invariant: a field of another version, or one that is not valid, means ordinary HTTP.
+//! Invariant: a field with another version, or an invalid field, means ordinary HTTP.
 //! Cost: one pass over the field.
 
 use http::header::{ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue};
@@ -33,40 +33,40 @@ use crate::structured::{self, Item};
 /// `Hashcache-Link`.
 pub const HASHCACHE_LINK: HeaderName = HeaderName::from_static("hashcache-link");
 
-/// The field in which a child sends a path and a query in octets that `:path` of its HTTP library
-/// cannot have. It counts on a link only, together with `Expect:` [`TARGET_EXPECTATION`].
+/// The field in which a child sends a path and query with octets that the `:path` type in the HTTP
+/// library rejects. It counts only on a link, together with `Expect:` [`TARGET_EXPECTATION`].
 pub const HASHCACHE_TARGET: HeaderName = HeaderName::from_static("hashcache-target");
 
 /// The expectation that the parent takes the target from [`HASHCACHE_TARGET`].
 pub const TARGET_EXPECTATION: HeaderValue = HeaderValue::from_static("hashcache-target");
 
-/// What a child says in its request.
+/// The content of the field in a child's request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkRequest {
     /// The child reads frames.
     pub reads_frames: bool,
-    /// What the request has to do with hints.
+    /// How the request relates to hints.
     pub hints: HintUse,
-    /// The content that the child holds.
+    /// Content that the child holds.
     pub offered: Option<OfferedContent>,
-    /// The longest dictionary that the parent may name, bytes; 0: none.
+    /// Maximum size of a dictionary that the parent may name, in bytes; 0: none.
     pub named_max: u64,
-    /// The number by which the child tells apart the logins of its clients that belong to a
-    /// connection: a link has the requests of all of them.
+    /// A number for a client's connection-based login. The child needs it to separate the logins,
+    /// because a link carries the requests of all clients.
     pub login: Option<u64>,
 }
 
-/// Which client of a child a request is for.
+/// The client and the number of a child's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkTurn {
-    /// The client, as the child numbers its clients.
+    /// Client number, assigned by the child.
     pub client: u32,
-    /// The request, as the child numbers those of one connection.
+    /// Request number on this connection, assigned by the child.
     pub number: u64,
 }
 
 impl LinkTurn {
-    /// What the field of a request says; the field stays. `None`: nothing.
+    /// Reads the numbers from a request; the field stays. `None` if they are absent.
     pub fn of(fields: &HeaderMap) -> Option<Self> {
         if !fields.contains_key(HASHCACHE_LINK) {
             return None;
@@ -82,7 +82,7 @@ impl LinkTurn {
         })
     }
 
-    /// Adds it to the field of a request, which may have one already.
+    /// Adds the numbers to the field of a request, which may already exist.
     pub fn add_to(self, fields: &mut HeaderMap) {
         let Self { client, number } = self;
         let before = fields.get(HASHCACHE_LINK).and_then(|it| it.to_str().ok());
@@ -91,35 +91,36 @@ impl LinkTurn {
             None => format!("c={client}, n={number}"),
         };
         let mut value = HeaderValue::try_from(text).expect("letters, digits and signs");
-        // It differs in each request: in the table of HPACK it would only drop other fields.
+        // The value differs in each request, so in the HPACK table it would only evict other
+        // fields.
         value.set_sensitive(true);
         fields.insert(HASHCACHE_LINK, value);
     }
 }
 
-/// What a request has to do with hints: see [`Related`](crate::Related).
+/// How a request relates to hints: see [`Related`](crate::Related).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HintUse {
-    /// Nothing.
+    /// The request has no relation to hints.
     #[default]
     None,
-    /// Its response may name other objects.
+    /// The response may name other objects.
     Wanted,
-    /// It follows a hint, so it does not show that a client needs the object.
+    /// The request follows a hint, so it does not show that a client needs the object.
     Followed,
 }
 
 /// Content that a child holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfferedContent {
-    /// Its SHA-256.
+    /// SHA-256 of the content.
     pub digest: [u8; 32],
-    /// Its length, bytes.
+    /// Length of the content in bytes.
     pub length: u64,
 }
 
 impl LinkRequest {
-    /// Removes the field from a request; `None` if it asks for nothing that is known here.
+    /// Removes the field from a request; `None` if it requests nothing that is known here.
     pub fn take(fields: &mut HeaderMap) -> Option<Self> {
         let members = take(fields)?;
         let has = |name| member(&members, name) == Some(&Item::Boolean(true));
@@ -156,7 +157,7 @@ impl LinkRequest {
         })
     }
 
-    /// The value of the field.
+    /// The field value.
     pub fn to_value(self) -> HeaderValue {
         let mut members = vec![];
         if self.reads_frames {
@@ -178,15 +179,15 @@ impl LinkRequest {
     }
 }
 
-/// The value of the field in a response whose content is frames.
+/// The field value in a response with frames as content.
 pub const FRAMES: HeaderValue = HeaderValue::from_static("v=1");
 
-/// Removes the field from a response; whether it says that the content is frames of version 1.
+/// Removes the field from a response; returns true if the content is frames of version 1.
 pub fn take_frames(fields: &mut HeaderMap) -> bool {
     take(fields).is_some_and(|members| is_version_1(&members))
 }
 
-/// Whether the client of a request accepts content without a coding (RFC 9110, section 12.5.3).
+/// Returns true if the client accepts content without a coding (RFC 9110, section 12.5.3).
 pub fn permits_identity(request: &HeaderMap) -> bool {
     let (mut identity, mut any) = (None, None);
     for coding in members(request, &ACCEPT_ENCODING) {
@@ -202,7 +203,7 @@ pub fn permits_identity(request: &HeaderMap) -> bool {
     identity.or(any).unwrap_or(true)
 }
 
-/// Whether a parameter is a weight of 0.
+/// Returns true if a parameter is a weight of 0.
 fn is_zero_weight(parameter: &[u8]) -> bool {
     let weight = parameter.strip_prefix(b"q=");
     let Some(weight) = weight.or_else(|| parameter.strip_prefix(b"Q=")) else {
@@ -211,7 +212,7 @@ fn is_zero_weight(parameter: &[u8]) -> bool {
     weight.starts_with(b"0") && weight.iter().all(|byte| b"0.".contains(byte))
 }
 
-/// Removes the field; its members if it is valid.
+/// Removes the field; returns the members if the field is valid.
 fn take(fields: &mut HeaderMap) -> Option<Vec<(String, Item)>> {
     if !fields.contains_key(HASHCACHE_LINK) {
         return None;

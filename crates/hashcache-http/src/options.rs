@@ -1,6 +1,6 @@
-//! The settings of the rules of storing.
+//! Settings for the storage rules.
 //!
-//! Filled by the proxy from its own settings; read by `freshness` and `storable`.
+//! The proxy fills them from its own settings; `freshness` and `storable` read them.
 
 use http::HeaderName;
 
@@ -9,45 +9,46 @@ use crate::heuristic::Heuristic;
 use crate::rules::Rules;
 use crate::site_lifetime::SiteLifetimes;
 
-/// Settings of the rules of storing.
+/// Settings for the storage rules.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Freshness rules by host and path.
     pub rules: Rules,
-    /// The lifetimes of the sites of a reverse proxy.
+    /// Lifetimes for the sites of a reverse proxy.
     pub sites: SiteLifetimes,
-    /// The lifetime of responses that state none.
+    /// Heuristic for responses that state no lifetime.
     pub heuristic: Heuristic,
-    /// The lifetime of 404 and 410 that state none.
+    /// Lifetime for 404 and 410 that state none, and for other errors that state none but have a
+    /// Last-Modified.
     pub negative: Seconds,
-    /// The lifetime of responses that match an `immutable` rule.
+    /// Lifetime for responses that match an `immutable` rule.
     pub immutable: Seconds,
-    /// Whether a guessed lifetime doubles each time the response proves unchanged.
+    /// True if a guessed lifetime doubles after each successful validation.
     pub adaptive: bool,
-    /// Fields that speak to this kind of cache before Cache-Control does (RFC 9213).
+    /// Targeted fields, which override Cache-Control (RFC 9213).
     pub targets: Vec<HeaderName>,
-    /// Request fields that count as harmless beside the built-in list: no origin chooses content or
-    /// recognises a client by them.
+    /// Request fields that count as harmless in addition to the built-in list: no origin selects
+    /// content or recognises a client by them.
     pub harmless: Vec<HeaderName>,
     /// The condition for storing a response that sets a cookie.
     pub set_cookie: SetCookie,
 }
 
-/// The treatment of a 200 with `Set-Cookie`. A 304 and the response to a HEAD never add that field
-/// to a stored response, whatever this setting is.
+/// How to handle a 200 with `Set-Cookie`. A 304 and the response to a HEAD never add that field to
+/// a stored response, with either setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetCookie {
-    /// Stored only if the origin (`public`, `s-maxage`) or a rule of the operator says that it is
-    /// for everybody. Most origins that set a cookie with `max-age` mean the browser's cache.
+    /// Store it only if the origin (`public`, `s-maxage`) or an operator's rule declares it to be
+    /// for all clients. Most origins that set a cookie with `max-age` mean the browser's cache.
     #[default]
     Protect,
-    /// It is stored like any other (RFC 9111 7.3).
+    /// Store it as any other response (RFC 9111 7.3).
     Rfc,
 }
 
 impl Default for StoreOptions {
-    /// The shipped rules; 10 % of the age at most a day; one minute for what is not there; a year
-    /// for what does not change; no targeted fields; cookies protected.
+    /// The shipped rules; 10 % of the age, at most a day; one minute for negative responses; a
+    /// year for immutable content; no targeted fields; cookies protected.
     fn default() -> StoreOptions {
         StoreOptions {
             rules: Rules::shipped(),

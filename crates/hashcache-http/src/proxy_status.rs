@@ -1,8 +1,8 @@
-//! Proxy-Status (RFC 9209): what went wrong, on the answers that the proxy makes itself.
+//! Proxy-Status (RFC 9209): the error, on responses that the proxy generates itself.
 //!
-//! Called by the proxy for each error page.
+//! The proxy calls it for each error page.
 //!
-//! Invariant: each error has the word and the status that RFC 9209 section 2.3 gives it.
+//! Invariant: each error has the name and the status from RFC 9209 section 2.3.
 //! Cost: one allocation.
 
 use std::fmt::Write as _;
@@ -12,12 +12,12 @@ use http::header::{HeaderName, HeaderValue};
 
 use crate::cache_status::{into_value, push_item, push_string};
 
-/// The name of the field; `http` has no constant for it.
+/// The field name; `http` has no constant for it.
 pub const PROXY_STATUS: HeaderName = HeaderName::from_static("proxy-status");
 
 macro_rules! proxy_errors {
     ($($variant:ident $word:literal $status:ident $doc:literal)*) => {
-        /// Why a request was not answered by its origin.
+        /// Why the origin did not answer a request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum ProxyError {
@@ -25,17 +25,17 @@ macro_rules! proxy_errors {
         }
 
         impl ProxyError {
-            /// All of them, in the order of RFC 9209 section 2.3.
+            /// All errors, in the order of RFC 9209 section 2.3.
             pub const ALL: &[ProxyError] = &[$(ProxyError::$variant),*];
 
-            /// The word of RFC 9209.
+            /// The error type in RFC 9209.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(ProxyError::$variant => $word,)*
                 }
             }
 
-            /// The status to answer with.
+            /// The status of our response.
             pub const fn status(self) -> StatusCode {
                 match self {
                     $(ProxyError::$variant => StatusCode::$status,)*
@@ -101,21 +101,21 @@ proxy_errors! {
     ProxyLoopDetected "proxy_loop_detected" BAD_GATEWAY "The request has been here before."
 }
 
-/// What is said of a request that was not answered by its origin.
+/// The parameters for a request that the origin did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyStatus<'a> {
-    /// Why.
+    /// The error.
     pub error: ProxyError,
-    /// What DNS answered, of a `dns_error`.
+    /// The DNS response code; only for `dns_error`.
     pub rcode: Option<&'a str>,
-    /// The status of our answer, of an `http_request_error`.
+    /// The status of our response; only for `http_request_error`.
     pub status: Option<StatusCode>,
     /// Further text, for debugging.
     pub details: Option<&'a str>,
 }
 
 impl ProxyStatus<'_> {
-    /// An error of which nothing more is known.
+    /// An error without parameters.
     pub const fn of(error: ProxyError) -> Self {
         ProxyStatus {
             error,
@@ -125,8 +125,8 @@ impl ProxyStatus<'_> {
         }
     }
 
-    /// The field value, such as `hashcache; error=dns_error; rcode="NXDOMAIN"`, as said by the
-    /// proxy called `us`.
+    /// The field value, such as `hashcache; error=dns_error; rcode="NXDOMAIN"`, for the proxy with
+    /// the name `us`.
     pub fn to_value(&self, us: &str) -> HeaderValue {
         let mut out = String::with_capacity(96);
         push_item(&mut out, us);
@@ -143,7 +143,7 @@ impl ProxyStatus<'_> {
     }
 }
 
-/// Writes a parameter whose value is a string, if there is one.
+/// Writes a string parameter, if there is a value.
 fn push_parameter(out: &mut String, name: &str, value: Option<&str>) {
     if let Some(value) = value {
         out.push_str("; ");

@@ -3,7 +3,7 @@
 //! The proxy calls `answer_range` when a stored response answers a request with Range, and
 //! `parse_content_range` for a 206 from upstream.
 //!
-//! Invariant: a range that is handed out lies within the content, `first <= last < length`.
+//! Invariant: every range that is returned is within the content, `first <= last < length`.
 //! Cost: linear in the field; at most [`RANGES_MAX`] ranges are kept.
 
 use std::fmt;
@@ -19,23 +19,23 @@ use crate::entity_tag::EntityTag;
 use crate::fields::{Single, digits, single, trim};
 use crate::stored_facts::{FactFlags, StoredFacts};
 
-/// A stretch of content, both ends included.
+/// A range of bytes, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange {
-    /// The offset of its first byte.
+    /// Offset of the first byte.
     pub first: u64,
-    /// The offset of its last byte.
+    /// Offset of the last byte.
     pub last: u64,
 }
 
 impl ByteRange {
-    /// The number of bytes; at most 2^64 - 1 for a longer one.
+    /// The number of bytes, capped at 2^64 - 1.
     pub fn length(&self) -> u64 {
         (self.last - self.first).saturating_add(1)
     }
 }
 
-/// One range as a Range field asks for it.
+/// A range as requested in Range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeSpec {
     /// `first-last`
@@ -47,7 +47,7 @@ pub enum RangeSpec {
 }
 
 impl RangeSpec {
-    /// The stretch of content of this length that is asked for; `None` when there is none.
+    /// The requested range in content with this length; `None` if it is outside the content.
     pub fn resolve(self, length: u64) -> Option<ByteRange> {
         let end = length.checked_sub(1)?;
         match self {
@@ -68,10 +68,11 @@ impl RangeSpec {
     }
 }
 
-/// The most ranges of one request; a Range with more is ignored.
+/// Maximum number of ranges in a request; a Range with more is ignored.
 pub const RANGES_MAX: usize = 16;
 
-/// Reads Range. `None` when it is absent or to be ignored: another unit, malformed, too many.
+/// Parses Range. `None` if the field is absent or must be ignored: another unit, malformed, too
+/// many ranges.
 pub fn parse_range(request: &HeaderMap) -> Option<Vec<RangeSpec>> {
     let Single::One(value) = single(request, RANGE) else {
         return None;
@@ -108,20 +109,20 @@ fn byte_range(first: &[u8], last: &[u8]) -> Option<ByteRange> {
     (first <= last).then_some(ByteRange { first, last })
 }
 
-/// The part of a complete stored response that answers a request.
+/// The part of a complete stored response to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RangeAnswer {
-    /// All of it, with its own status.
+    /// The whole response, with the stored status.
     Whole,
     /// 206 with this range.
     Part(ByteRange),
-    /// 206 with these ranges as `multipart/byteranges`; all of it will do as well.
+    /// 206 with these ranges as `multipart/byteranges`; the whole response is also allowed.
     Parts(Vec<ByteRange>),
-    /// 416: nothing of it.
+    /// 416: no range is within the content.
     NotSatisfiable,
 }
 
-/// The part of a stored response of `length` bytes that answers a GET with these fields.
+/// Selects the part of a stored response with `length` bytes that answers a GET with these fields.
 ///
 /// Range counts only for a stored 200, and only if If-Range, when present, matches; preconditions
 /// are evaluated first.
@@ -157,8 +158,8 @@ pub fn answer_range(
     }
 }
 
-/// Whether If-Range is absent or names the stored response by a strong validator: its strong
-/// entity tag, or its Last-Modified if Date is later (RFC 9110 8.8.2.2).
+/// Returns true if If-Range is absent or names the stored response by a strong validator: the
+/// strong entity tag, or Last-Modified if Date is later (RFC 9110 8.8.2.2).
 pub fn if_range_holds(
     request: &HeaderMap,
     facts: &StoredFacts,
@@ -181,13 +182,13 @@ pub fn if_range_holds(
     strong_date.is_some() && parse_http_date(value, now) == strong_date
 }
 
-/// What If-Range may name a stored response by when more of it is asked for: its strong entity tag;
-/// without any entity tag, Last-Modified if Date is a minute later or more. `None` when parts of it
-/// must not be put together (RFC 9110 13.1.5, RFC 9111 3.4).
+/// The If-Range value in a request for more of a stored response: the strong entity tag; if there
+/// is no entity tag, Last-Modified, but only if Date is at least a minute later. `None` if parts
+/// must not be combined (RFC 9110 13.1.5, RFC 9111 3.4).
 ///
-/// RFC 9110 8.8.2.2 asks for a second. A response without Date has that of its arrival
-/// here, which the origin's clock may be some seconds behind, so we ask for the minute that
-/// RFC 7232 did.
+/// RFC 9110 8.8.2.2 requires only a second. But a response without Date gets the arrival time as
+/// Date here, and the origin's clock may be some seconds behind, so we require the minute from RFC
+/// 7232.
 pub fn if_range_value(facts: &StoredFacts, stored: &HeaderMap) -> Option<HeaderValue> {
     if let Some(tag) = stored.get(ETAG) {
         return facts.flags.has(FactFlags::STRONG_ETAG).then(|| tag.clone());
@@ -199,9 +200,9 @@ pub fn if_range_value(facts: &StoredFacts, stored: &HeaderMap) -> Option<HeaderV
 
 const SETTLED_SECONDS: u64 = 60;
 
-/// Makes a request for a part accept the content coding of the stored response and no other: some
-/// origins give every coding of a resource one strong entity tag and no `Vary`, and a part of
-/// another coding does not fit the stored bytes (RFC 9110 8.8.3.3 forbids such a tag).
+/// Makes a request for a part accept only the content coding of the stored response: some origins
+/// send the same strong entity tag for every coding and no `Vary`, and a part in another coding
+/// does not fit the stored bytes (RFC 9110 8.8.3.3 forbids such a tag).
 pub fn accept_stored_coding(request: &mut HeaderMap, stored: &HeaderMap) {
     request.remove(ACCEPT_ENCODING);
     for coding in stored.get_all(CONTENT_ENCODING) {
@@ -212,14 +213,13 @@ pub fn accept_stored_coding(request: &mut HeaderMap, stored: &HeaderMap) {
     }
 }
 
-/// Whether a 206 that answers a request with [`if_range_value`] and [`accept_stored_coding`] holds
-/// a part of the stored response: it repeats the validator, which a 206 must (RFC 9110 15.3.7), it
-/// has the stored content coding, and its other fields do not say that its bytes mean something
-/// else.
+/// Returns true if a 206 for a request with [`if_range_value`] and [`accept_stored_coding`] holds a
+/// part of the stored response: it repeats the validator, as a 206 must (RFC 9110 15.3.7), it has
+/// the stored content coding, and its other fields do not show that the bytes have another meaning.
 ///
-/// That the origin honoured If-Range is not enough: one that does not know it answers 206 too. A
-/// 206 may leave Content-Encoding out (RFC 9110 15.3.7), but a part without the field can also be
-/// an identity part of content that is stored coded, which nothing else would show.
+/// It is not enough that the origin honoured If-Range: an origin that does not know the field also
+/// answers 206. A 206 may omit Content-Encoding (RFC 9110 15.3.7), but a part without the field can
+/// also be an identity part of content that is stored coded, and nothing else would show it.
 pub fn continues_stored(stored: &HeaderMap, partial: &HeaderMap) -> bool {
     let same = |name: &HeaderName| stored.get_all(name).iter().eq(partial.get_all(name).iter());
     let agrees = |name: &HeaderName| !partial.contains_key(name) || same(name);
@@ -237,7 +237,7 @@ pub fn continues_stored(stored: &HeaderMap, partial: &HeaderMap) -> bool {
 }
 
 /// Fields of a 206 that describe the whole representation, besides the validators and the coding.
-/// A part that has one with another value is a part of another representation.
+/// If a value differs, the part belongs to another representation.
 const ABOUT_REPRESENTATION: [HeaderName; 4] = [
     CONTENT_TYPE,
     CONTENT_LANGUAGE,
@@ -245,8 +245,8 @@ const ABOUT_REPRESENTATION: [HeaderName; 4] = [
     HeaderName::from_static("repr-digest"),
 ];
 
-/// The complete length of a 206 whose range is all of the representation: its content is that of a
-/// 200 (RFC 9110 15.3.7.3).
+/// The complete length, if the range of a 206 is the whole representation: then the content equals
+/// that of a 200 (RFC 9110 15.3.7.3).
 pub fn covers_whole(range: &ContentRange) -> Option<u64> {
     let length = range.complete?;
     let part = range.range?;
@@ -256,14 +256,14 @@ pub fn covers_whole(range: &ContentRange) -> Option<u64> {
 /// The value of Content-Range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentRange {
-    /// The range enclosed; `None` in a 416.
+    /// The enclosed range; `None` in a 416.
     pub range: Option<ByteRange>,
-    /// The length of the whole, if it is known.
+    /// The complete length, if known.
     pub complete: Option<u64>,
 }
 
 impl ContentRange {
-    /// A range of content of known length.
+    /// A range in content with a known length.
     pub fn of(range: ByteRange, complete: u64) -> ContentRange {
         ContentRange {
             range: Some(range),
@@ -271,7 +271,7 @@ impl ContentRange {
         }
     }
 
-    /// The Content-Range of a 416 for content of this length.
+    /// The Content-Range of a 416 for content with this length.
     pub fn unsatisfied(complete: u64) -> ContentRange {
         ContentRange {
             range: None,
@@ -279,7 +279,7 @@ impl ContentRange {
         }
     }
 
-    /// As a field value.
+    /// The field value.
     pub fn to_value(self) -> HeaderValue {
         HeaderValue::try_from(self.to_string()).expect("letters, digits and punctuation only")
     }
@@ -299,8 +299,9 @@ impl fmt::Display for ContentRange {
     }
 }
 
-/// Reads Content-Range; `None` when it is absent, malformed, of another unit, or contradicts
-/// itself. A number too large for 64 bits is malformed: here it is not a limit but an address.
+/// Parses Content-Range; `None` if it is absent, malformed, in another unit, or contradicts itself.
+/// A number too large for 64 bits is malformed: here the number is an offset, so it cannot be
+/// capped.
 pub fn parse_content_range(response: &HeaderMap) -> Option<ContentRange> {
     let Single::One(value) = single(response, CONTENT_RANGE) else {
         return None;

@@ -1,12 +1,12 @@
-//! `Hashcache-Related`: other objects of a page, which a parent names to its child, so that the
-//! child asks for them before its client does.
+//! `Hashcache-Related`: other objects of a page. A parent names them to the child, so that the
+//! child can request them before its client does.
 //!
-//! A list of strings (RFC 9651): URLs, or paths of the page's own origin, the most useful first.
+//! A list of strings (RFC 9651): URLs, or paths on the page's own origin, the most useful first.
 //!
-//! The proxy adds and removes the field at the ends of a link; like
+//! The proxy adds and removes the field on both sides of a link; like
 //! [`Hashcache-Link`](crate::HASHCACHE_LINK) it is never forwarded.
 //!
-//! Invariant: a name that is no URL counts for nothing, and says nothing about the others.
+//! Invariant: a name that is not a URL is skipped and does not affect the other names.
 //! Cost: one pass over the field, at most [`RELATED_MAX`] names.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -17,7 +17,7 @@ use crate::target::Target;
 /// `Hashcache-Related`.
 pub const HASHCACHE_RELATED: HeaderName = HeaderName::from_static("hashcache-related");
 
-/// Names of other objects, as they came.
+/// Names of other objects, as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Related(Vec<String>);
 
@@ -34,7 +34,7 @@ impl Related {
         (!names.is_empty()).then_some(Self(names))
     }
 
-    /// The objects, for the page with the URL `page`.
+    /// The targets, for the page with the URL `page`.
     pub fn targets(&self, page: &Target) -> impl Iterator<Item = Target> {
         self.0.iter().filter_map(|name| {
             let target = if name.starts_with('/') {
@@ -47,8 +47,8 @@ impl Related {
     }
 }
 
-/// The value of the field for a page and its other objects, of which the first [`RELATED_MAX`]
-/// count; `None` if there is no object that can be named.
+/// The field value for a page and its other objects, of which only the first [`RELATED_MAX`] count;
+/// `None` if no object can be named.
 pub fn related_value<'a>(
     page: &Target,
     others: impl IntoIterator<Item = &'a Target>,
@@ -76,9 +76,10 @@ pub fn related_value<'a>(
     }
 }
 
-/// Longer fields are not made, bytes: they delay the page, and a head needs memory.
+/// Maximum size of the generated field in bytes: a longer field would delay the page, and a head
+/// takes memory.
 pub const RELATED_BYTES_MAX: usize = 3 << 10;
-/// Objects that one field names at most.
+/// Maximum number of objects in a field.
 pub const RELATED_MAX: usize = 32;
 
 #[cfg(test)]
@@ -123,7 +124,7 @@ mod tests {
         fields.insert(HASHCACHE_RELATED, related_value(&page, &others).unwrap());
         let related = Related::take(&mut fields).unwrap();
         assert!(related.targets(&page).eq(others[..RELATED_MAX].to_vec()));
-        // A parent that names more is not believed further.
+        // More names than the maximum are ignored.
         let all: Vec<String> = others.iter().map(|it| format!("\"{it}\"")).collect();
         fields.insert(
             HASHCACHE_RELATED,

@@ -4,10 +4,9 @@
 //! CPDoS (Nguyen, Lo Iacono and Federrath, "Your Cache Has Fallen", 2019): a head larger than the
 //! origin accepts, a method overridden by a field, a precondition that must fail.
 //!
-//! Called by `storable`. Invariant: an error is stored only if its request had only small fields,
-//! none of which is known to make an origin fail. Overrides (`request_fields`) are refused before,
-//! whatever the status. Cost: a pass over the names of the request's
-//! fields, for errors alone.
+//! Called by `storable`. Invariant: an error is stored only if the request had only small fields,
+//! and no field that is known to make an origin fail. Overrides (`request_fields`) are refused
+//! earlier, for any status. Cost: one pass over the names of the request fields, only for errors.
 
 use http::StatusCode;
 use http::header::{
@@ -16,8 +15,8 @@ use http::header::{
     RANGE,
 };
 
-/// Whether an error may speak of this request alone: of fields, a size or a rate that others do not
-/// have.
+/// Returns true if an error may apply only to this request: to fields, a size or a rate that other
+/// requests do not have.
 pub(crate) fn speaks_of_request(status: StatusCode, request: &HeaderMap) -> bool {
     if !(status.is_client_error() || status.is_server_error()) {
         return false;
@@ -27,8 +26,8 @@ pub(crate) fn speaks_of_request(status: StatusCode, request: &HeaderMap) -> bool
         return true;
     }
     let has = |name: &HeaderName| request.contains_key(name);
-    // What is not there is not there for others either, if the origin says so (`freshness` assumes
-    // it for requests with the same fields only).
+    // An absent resource is absent for other requests too, if the origin states it (`freshness`
+    // assumes it only for requests with the same fields).
     if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
         return false;
     }
@@ -38,9 +37,9 @@ pub(crate) fn speaks_of_request(status: StatusCode, request: &HeaderMap) -> bool
     SPECIAL_WISHES.iter().any(has) || request.len() > FIELDS_MAX || sizes.sum::<usize>() > BYTES_MAX
 }
 
-/// Statuses that blame the request, its sender or its rate: 401, 403 (a filter in front of the
+/// Statuses that blame the request, the sender or the rate: 401, 403 (a filter in front of the
 /// origin), 406 to 408, 411 to 413, 415 to 418, 421, 425, 426, 428, 429 and 431. Not 414: it blames
-/// the URL, which the key holds (RFC 9110 15.5.15 lets it be stored even without a lifetime).
+/// the URL, which is in the cache key (RFC 9110 15.5.15 lets it be stored even without a lifetime).
 const ABOUT_THE_REQUEST: [u16; 18] = [
     401, 403, 406, 407, 408, 411, 412, 413, 415, 416, 417, 418, 421, 425, 426, 428, 429, 431,
 ];
@@ -64,8 +63,8 @@ const SPECIAL_WISHES: [HeaderName; 15] = [
     HeaderName::from_static("x-original-host"),
 ];
 
-/// Half of the smallest head that a common server refuses (4 KiB, uWSGI). A browser sends less.
+/// Half of the smallest head that a common server rejects (4 KiB, uWSGI). A browser sends less.
 const BYTES_MAX: usize = 2 << 10;
 
-/// More fields than any browser sends, fewer than any common server refuses (100, Apache httpd).
+/// More fields than any browser sends, fewer than any common server rejects (100, Apache httpd).
 const FIELDS_MAX: usize = 64;

@@ -1,15 +1,17 @@
-//! What the fields of a request say about its response: known harmless ones, and the others.
+//! Classifies request fields by their effect on the response: known harmless fields, and the
+//! others.
 //!
-//! An origin that states no lifetime may have made the response for one client: by a cookie, a key
-//! in a field of the application's own, or a field that names another host or path. No list of
+//! An origin that states no lifetime may have made the response for a single client: by a cookie, a
+//! key in an application-specific field, or a field that names another host or path. No list of
 //! credentials is ever complete. Therefore a lifetime is guessed, or taken from a rule, only if
-//! every field of the request is on the list of known harmless ones ([`FieldKind`]), in the key, or
-//! named by `Vary`. What the origin allows explicitly is stored with any field but an override.
+//! every field of the request is on the list of known harmless fields ([`FieldKind`]), in the key,
+//! or named by `Vary`. A response that the origin explicitly allows to be stored is stored with any
+//! field except an override.
 //!
-//! Called by `storable` for each response and by `reuse` for each request that takes the usual way;
-//! `vary` compares fields with [`compared_fields`].
+//! `storable` calls it for each response, and `reuse` for each request on the usual path; `vary`
+//! compares fields with [`compared_fields`].
 //!
-//! Invariant: a field that no list names counts as unknown, and never as harmless.
+//! Invariant: a field that is on no list counts as unknown, and never as harmless.
 //! Cost: a binary search per field for a response that is stored; the first byte of each name for a
 //! lookup.
 //!
@@ -26,7 +28,7 @@
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, ORIGIN};
 
-/// The kinds of fields that a request has, as flags. The stored facts of a response keep them.
+/// The kinds of fields in a request, as flags. The stored facts keep them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FieldKinds(u16);
 
@@ -35,25 +37,25 @@ impl FieldKinds {
     pub const COOKIE: FieldKinds = FieldKinds(1);
     /// Authorization.
     pub const AUTHORIZATION: FieldKinds = FieldKinds(1 << 1);
-    /// An address that a proxy below has written.
+    /// A client address that a proxy in front has written.
     pub const ADDRESS: FieldKinds = FieldKinds(1 << 2);
-    /// A field that can make this request fail where others succeed.
+    /// A field that can make this request fail while others succeed.
     pub const SPECIAL: FieldKinds = FieldKinds(1 << 3);
-    /// A field by which some origins take another method, path, scheme or host.
+    /// A field by which some origins use another method, path, scheme or host.
     pub const OVERRIDE: FieldKinds = FieldKinds(1 << 4);
-    /// A field that no list names.
+    /// A field that is on no list.
     pub const UNKNOWN: FieldKinds = FieldKinds(1 << 5);
-    /// Origin, even if the key holds it or `Vary` names it. It counts as `SPECIAL` besides.
+    /// Origin, even if it is in the key or named by `Vary`. It also counts as `SPECIAL`.
     pub const ORIGIN: FieldKinds = FieldKinds(1 << 6);
-    /// Cookie, even if the key holds it or `Vary` names it.
+    /// Cookie, even if it is in the key or named by `Vary`.
     pub const ANY_COOKIE: FieldKinds = FieldKinds(1 << 7);
-    /// Authorization, even if the key holds it or `Vary` names it.
+    /// Authorization, even if it is in the key or named by `Vary`.
     pub const ANY_AUTHORIZATION: FieldKinds = FieldKinds(1 << 8);
 
     const ALL: u16 = (1 << 9) - 1;
 
-    /// The kinds of the fields of a request; those that `varied` (the names in `Vary`), the key or
-    /// `harmless` (names that the operator adds to the list) hold do not count.
+    /// The kinds of fields in a request. Fields in `varied` (the names in `Vary`), in the key or in
+    /// `harmless` (names that the operator adds to the list) do not count.
     pub fn of(
         request: &HeaderMap,
         exempt: Exempt<'_>,
@@ -84,44 +86,45 @@ impl FieldKinds {
         kinds
     }
 
-    /// Whether one of the kinds of `any` is among them.
+    /// Returns true if the set contains a kind in `any`.
     pub fn has(self, any: FieldKinds) -> bool {
         self.0 & any.0 != 0
     }
 
-    /// These and those of `other`.
+    /// The union of both sets.
     #[must_use]
     pub const fn and(self, other: FieldKinds) -> FieldKinds {
         FieldKinds(self.0 | other.0)
     }
 
-    /// The flags, to be kept with a response.
+    /// The flags, to be stored with a response.
     pub(crate) fn bits(self) -> u16 {
         self.0
     }
 
-    /// Reads flags back; `None` if no build has written them.
+    /// Reads stored flags; `None` for flags that no build has written.
     pub(crate) fn from_bits(bits: u16) -> Option<FieldKinds> {
         (bits & !FieldKinds::ALL == 0).then_some(FieldKinds(bits))
     }
 }
 
-/// Request fields that count as harmless because somebody has taken care of them.
+/// Request fields that count as harmless because the key or a trusted front proxy covers them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exempt<'a> {
-    /// The fields whose values are part of the cache key.
+    /// Fields with values that are part of the cache key.
     pub keyed: &'a [HeaderName],
-    /// Whether a proxy that the operator trusts has sent the request: then its statements about the
+    /// True if a proxy that the operator trusts has sent the request: then its statements about the
     /// client, and about the URL that the client used, are true.
     pub by_front: bool,
-    /// Whether it has said the scheme in a field that the key is made of (`X-Forwarded-Proto`,
-    /// `Forwarded`). If not, what it says of the scheme in fields of its own (`CF-Visitor`) does
-    /// not count: the response would answer requests of the other scheme.
+    /// True if that proxy has stated the scheme in a field that the key is computed from
+    /// (`X-Forwarded-Proto`, `Forwarded`). Otherwise its vendor-specific scheme fields
+    /// (`CF-Visitor`) do not count, because the response would answer requests with the other
+    /// scheme.
     pub front_named_scheme: bool,
 }
 
 impl Exempt<'_> {
-    /// Whether the field `name` counts as harmless.
+    /// Returns true if the field `name` counts as harmless.
     fn has(&self, name: &HeaderName) -> bool {
         let by_front = || match SCHEMES.binary_search(&name.as_str()) {
             Ok(_) => self.front_named_scheme,
@@ -131,15 +134,14 @@ impl Exempt<'_> {
     }
 }
 
-/// Whether a request has an override: a field by which some origins take another method, path,
-/// scheme or host than the cache key holds. Such a request is neither answered from the store nor
-/// stored, unless the stored response varies by the field.
+/// Returns true if a request has an override: a field by which some origins use another method,
+/// path, scheme or host than in the cache key. Such a request is neither answered from the store
+/// nor stored, unless the stored response varies by the field.
 pub fn has_override(request: &HeaderMap, exempt: Exempt<'_>) -> bool {
     overrides(request, exempt).next().is_some()
 }
 
-/// The first field of a request that no list names, for operators who ask why a response is not
-/// stored.
+/// The first request field that is on no list. It shows operators why a response is not stored.
 pub fn unknown_field<'a>(
     request: &'a HeaderMap,
     exempt: Exempt<'_>,
@@ -153,7 +155,7 @@ pub fn unknown_field<'a>(
     names.next().map(|(name, _)| name)
 }
 
-/// The overrides of a request.
+/// The overrides in a request.
 pub fn overrides<'a>(
     request: &'a HeaderMap,
     exempt: Exempt<'a>,
@@ -164,10 +166,10 @@ pub fn overrides<'a>(
     request.iter().filter(is_override).map(|(name, _)| name)
 }
 
-/// Whether a field tells an origin, in place of the request itself, which URL, method or address
-/// the client used or who its user is. Front proxies write such fields, and origins behind them
-/// believe them, so those of clients must not reach an origin. `_` counts as `-`, because many
-/// application servers do not tell them apart.
+/// Returns true if a field states, in place of the request itself, the URL, the method, the
+/// client's address or the user. Front proxies write such fields, and the origins behind them trust
+/// the fields, so clients must not be able to send such a field to an origin. `_` counts as `-`,
+/// because many application servers do not distinguish them.
 pub fn speaks_for_client(name: &HeaderName) -> bool {
     let name = name.as_str();
     if known_kind(name).is_some_and(|kind| kind != FieldKind::Address) {
@@ -190,14 +192,14 @@ pub fn speaks_for_client(name: &HeaderName) -> bool {
         || USER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The fields of a request that an origin may have chosen or refused its response by, as bytes:
-/// all but inert ones, in the order of their names. `None` if they are longer than `most`.
+/// The request fields by which an origin may have selected or refused the response, as bytes: all
+/// fields except inert ones, sorted by name. `None` if they are longer than `most`.
 pub fn compared_fields(request: &HeaderMap, most: usize) -> Option<Vec<u8>> {
     let mut compared: Vec<(&HeaderName, &HeaderValue)> = request
         .iter()
         .filter(|(name, value)| kind_of(name.as_str(), value) != FieldKind::Inert)
         .collect();
-    // The sort is stable: lines of one name keep their order.
+    // The sort must be stable, so that lines with the same name keep their order.
     compared.sort_by_key(|(name, _)| name.as_str());
     let length = |(name, value): &(&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
     let sizes = compared.iter().map(length);
@@ -209,7 +211,7 @@ pub fn compared_fields(request: &HeaderMap, most: usize) -> Option<Vec<u8>> {
         out.extend_from_slice(name.as_str().as_bytes());
         out.push(b':');
         out.extend_from_slice(value.as_bytes());
-        // No field value has a line feed.
+        // A line feed separates the fields, because no field value contains it.
         out.push(b'\n');
     }
     Some(out)
@@ -234,7 +236,7 @@ fn kind_of(name: &str, value: &HeaderValue) -> FieldKind {
         return known;
     }
     if name.starts_with("sec-ch-") || name.starts_with("sec-fetch-") {
-        // Browsers write them, and pages cannot.
+        // Browsers write these fields; pages cannot.
         return FieldKind::Selecting;
     }
     match name {
@@ -246,7 +248,7 @@ fn kind_of(name: &str, value: &HeaderValue) -> FieldKind {
 }
 
 fn is_override(name: &str, value: &HeaderValue) -> bool {
-    // Most names end here: only few requests have fields with these first letters.
+    // Fast path for most names: only few requests have fields with these first letters.
     let Some(
         b'b' | b'c' | b'd' | b'f' | b'h' | b'm' | b'o' | b'p' | b'r' | b's' | b'u' | b'w' | b'x',
     ) = name.as_bytes().first()
@@ -254,7 +256,7 @@ fn is_override(name: &str, value: &HeaderValue) -> bool {
         return false;
     };
     match name {
-        // No known field is an override. They are most of those that remain.
+        // No known field is an override, and most of the remaining fields are known.
         _ if known_kind(name).is_some() => false,
         "forwarded" => names_url(value),
         _ if name.contains('_') => {
@@ -265,7 +267,7 @@ fn is_override(name: &str, value: &HeaderValue) -> bool {
     }
 }
 
-/// Whether a field is an override by its name, whatever its value.
+/// Returns true if a field is an override by name, with any value.
 fn names_other_url(name: &str) -> bool {
     let has_prefix = || {
         OVERRIDE_PREFIXES
@@ -274,16 +276,16 @@ fn names_other_url(name: &str) -> bool {
     };
     OVERRIDES.binary_search(&name).is_ok()
         || is_of_forwarded_url(name)
-        // X-Original-Forwarded-For has an address.
+        // X-Original-Forwarded-For carries an address.
         || has_prefix() && ADDRESSES.binary_search(&name).is_err()
 }
 
-/// Whether a field that no list names ends like those with which frameworks and front proxies state
+/// Returns true if an unlisted field has a last word that frameworks and front proxies use to state
 /// the URL: X-URL, X-Source-Host.
 ///
-/// Many of them belong to an application, which may send one with each request. So they are passed
-/// on, and such a request is answered from the store; its response is not stored, because all
-/// clients would get it.
+/// Many of these fields belong to an application, which may send such a field with each request.
+/// Therefore they are forwarded, and the request may be answered from the store; but the response
+/// is not stored, because all clients would get it.
 fn is_named_like_override(name: &str) -> bool {
     let mut words = name.split(['-', '_']);
     let has_x = words.next() == Some("x");
@@ -291,8 +293,9 @@ fn is_named_like_override(name: &str) -> bool {
     has_x && OVERRIDE_ENDS.binary_search(&last).is_ok()
 }
 
-/// Whether a `Forwarded` may say which host or scheme the client used: whether it has anything but
-/// addresses. Origins read malformed values in their own ways, so those count.
+/// Returns true if a `Forwarded` may state the host or scheme that the client used: if it has any
+/// parameter except addresses. Origins parse malformed values in different ways, so malformed
+/// values count.
 fn names_url(forwarded: &HeaderValue) -> bool {
     let mut parameters = forwarded.as_bytes().split(|byte| b",;".contains(byte));
     parameters.any(|parameter| {
@@ -302,15 +305,14 @@ fn names_url(forwarded: &HeaderValue) -> bool {
     })
 }
 
-/// X-Forwarded-Host, -Proto, -Prefix and whatever else of this kind: all but those that name the
-/// client.
+/// X-Forwarded-Host, -Proto, -Prefix and all others except the fields about the client.
 fn is_of_forwarded_url(name: &str) -> bool {
     let rest = name.strip_prefix("x-forwarded-");
     rest.is_some_and(|rest| FORWARDED_CLIENT.binary_search(&rest).is_err())
 }
 
-/// Whether front proxies write this field about the client's address or the URL that it used. A
-/// field about the user is not among them: a response may be made for that user.
+/// Returns true if front proxies write this field about the client's address or the requested URL.
+/// Fields about the user are excluded, because a response may be made for that user.
 fn is_of_front(name: &str) -> bool {
     is_of_forwarded_url(name)
         || name == "x-forwarded"
@@ -326,8 +328,8 @@ fn known_kind(name: &str) -> Option<FieldKind> {
     at.ok().map(|at| known[at].1)
 }
 
-/// The known fields among which a search of the whole list would end: every field of every request
-/// is looked up, and most letters have few.
+/// The part of the known fields with the same first letter. This limits the binary search: every
+/// field in every request is looked up, and most letters have few fields.
 fn known_with_first_letter_of(name: &str) -> &'static [(&'static str, FieldKind)] {
     const STARTS: [usize; 257] = {
         let mut starts = [KNOWN.len(); 257];
@@ -347,8 +349,8 @@ fn known_with_first_letter_of(name: &str) -> &'static [(&'static str, FieldKind)
 }
 
 /// Known fields, sorted by name. Session and request identifiers of tools are inert although they
-/// may be the same for all requests of a client: they name a run of a program, and no origin lets
-/// anybody in by them.
+/// may be the same in all requests from a client: they identify a run of a program, and no origin
+/// grants access by them.
 const KNOWN: &[(&str, FieldKind)] = {
     use FieldKind::{Address, Authorization, Cookie, Inert, Selecting, Special};
     &[
@@ -362,7 +364,7 @@ const KNOWN: &[(&str, FieldKind)] = {
         ("b3", Inert),
         ("baggage", Inert),
         ("cache-control", Inert),
-        // cargo names the version of its index protocol.
+        // The version of the index protocol in cargo.
         ("cargo-protocol", Selecting),
         ("cdn-loop", Inert),
         ("cf-ray", Inert),
@@ -385,7 +387,7 @@ const KNOWN: &[(&str, FieldKind)] = {
         ("flatpak-ref", Selecting),
         ("flatpak-upgrade-from", Selecting),
         ("git-protocol", Selecting),
-        // Our own: the values of the key rules of a site.
+        // Our own field: the values of a site's key rules.
         ("hashcache-key", Selecting),
         ("host", Inert),
         ("http2-settings", Inert),
@@ -403,7 +405,7 @@ const KNOWN: &[(&str, FieldKind)] = {
         ("npm-in-ci", Selecting),
         ("npm-scope", Selecting),
         ("npm-session", Inert),
-        // Fonts and modules of web pages always have one.
+        // Requests for fonts and modules in web pages always have an Origin.
         ("origin", Special),
         ("pacote-integrity", Selecting),
         ("pacote-pkg-id", Selecting),
@@ -415,7 +417,7 @@ const KNOWN: &[(&str, FieldKind)] = {
         ("purpose", Selecting),
         ("range", Special),
         ("referer", Selecting),
-        // The public suite of caching tests numbers its requests.
+        // Request numbers in the public suite of caching tests.
         ("req-num", Inert),
         ("rtt", Selecting),
         ("save-data", Selecting),
@@ -453,7 +455,7 @@ const KNOWN: &[(&str, FieldKind)] = {
         ("x-datadog-sampling-priority", Inert),
         ("x-datadog-trace-id", Inert),
         ("x-forwarded-for", Address),
-        // Bundler names the source that a mirror stands for.
+        // The source that a mirror replaces, for Bundler.
         ("x-gemfile-source", Selecting),
         ("x-moz", Selecting),
         ("x-nuget-client-version", Selecting),
@@ -463,16 +465,16 @@ const KNOWN: &[(&str, FieldKind)] = {
         ("x-request-id", Inert),
         ("x-requested-with", Selecting),
         ("x-trace-id", Inert),
-        // zypper counts installations.
+        // An identifier by which zypper installations are counted.
         ("x-zypp-anonymousid", Inert),
         ("x-zypp-distributionflavor", Selecting),
     ]
 };
 
-/// Fields by which some origins, frameworks and front proxies take another method, path, scheme or
-/// host than the request line and Host have, sorted. Besides, all fields with a prefix of
-/// [`OVERRIDE_PREFIXES`], all X-Forwarded fields but addresses, and `Forwarded` with `host` or
-/// `proto`.
+/// Fields by which some origins, frameworks and front proxies use another method, path, scheme or
+/// host than in the request line and Host, sorted. In addition, all fields with a prefix in
+/// [`OVERRIDE_PREFIXES`], all X-Forwarded fields except addresses, and `Forwarded` with `host` or
+/// `proto` count.
 const OVERRIDES: [&str; 45] = [
     "base-url",
     "cf-visitor",
@@ -497,7 +499,7 @@ const OVERRIDES: [&str; 45] = [
     "x-custom-host",
     "x-envoy-original-host",
     "x-envoy-original-path",
-    // Written before `Forwarded` was a standard; origins read addresses, hosts and schemes in it.
+    // Older than the `Forwarded` standard; origins read addresses, hosts and schemes in it.
     "x-forwarded",
     "x-host",
     "x-host-override",
@@ -507,14 +509,14 @@ const OVERRIDES: [&str; 45] = [
     "x-http-method",
     "x-http-method-override",
     "x-http-path-override",
-    // Next.js and its hosts take the route and its parameters from these.
+    // Next.js and its hosting services read the route and the parameters from these fields.
     "x-matched-path",
     "x-method",
     "x-method-override",
     "x-now-route-matches",
     "x-proxy-url",
     "x-real-host",
-    // Traefik names the path before its rule replaced it.
+    // The path before a Traefik rule replaced it.
     "x-replaced-path",
     "x-request-uri",
     "x-scheme",
@@ -530,10 +532,10 @@ const OVERRIDE_ENDS: [&str; 11] = [
     "url",
 ];
 
-/// Prefixes of fields of which each framework and front proxy has some of its own:
-/// X-Original-URL, -URI, -Host, -Path, -Method; X-Rewrite-URL; X-Override-URL; X-Invoke-Path,
-/// -Query, -Status and X-Middleware-Subrequest, -Rewrite, -Prefetch of Next.js, by which it answers
-/// with another page, an error, or nothing.
+/// Prefixes under which frameworks and front proxies have several fields: X-Original-URL, -URI,
+/// -Host, -Path, -Method; X-Rewrite-URL; X-Override-URL; X-Invoke-Path, -Query, -Status and
+/// X-Middleware-Subrequest, -Rewrite, -Prefetch in Next.js, which make it answer with another page,
+/// an error, or nothing.
 const OVERRIDE_PREFIXES: [&str; 5] = [
     "x-invoke-",
     "x-middleware-",
@@ -542,7 +544,7 @@ const OVERRIDE_PREFIXES: [&str; 5] = [
     "x-rewrite-",
 ];
 
-/// The X-Forwarded fields that name the client and no URL, sorted.
+/// The X-Forwarded fields that describe the client and not the URL, sorted.
 const FORWARDED_CLIENT: [&str; 12] = [
     "access-token",
     "by",
@@ -558,7 +560,7 @@ const FORWARDED_CLIENT: [&str; 12] = [
     "username",
 ];
 
-/// Fields with which front proxies name the address of the client, or its connection, sorted.
+/// Fields in which front proxies state the client's address or connection, sorted.
 const ADDRESSES: [&str; 36] = [
     "cf-connecting-ip",
     "cf-connecting-ipv6",
@@ -598,7 +600,7 @@ const ADDRESSES: [&str; 36] = [
     "x-vercel-forwarded-for",
 ];
 
-/// Fields with which front proxies name the scheme that the client used, beside the usual ones,
+/// Fields in which front proxies state the scheme that the client used, besides the usual fields,
 /// sorted.
 const SCHEMES: [&str; 11] = [
     "cf-visitor",
@@ -614,8 +616,7 @@ const SCHEMES: [&str; 11] = [
     "x-url-scheme",
 ];
 
-/// Fields with which front proxies name the user of the client or its certificate (RFC 9440),
-/// sorted.
+/// Fields in which front proxies state the client's user or certificate (RFC 9440), sorted.
 const USERS: [&str; 9] = [
     "cf-access-authenticated-user-email",
     "client-cert",
@@ -628,7 +629,7 @@ const USERS: [&str; 9] = [
     "x-webauth-user",
 ];
 
-/// Prefixes of fields with which front proxies and login services name the user or the certificate.
+/// Prefixes of fields in which front proxies and login services state the user or the certificate.
 const USER_PREFIXES: [&str; 10] = [
     "oidc-claim-",
     "ssl-client-",
@@ -805,7 +806,7 @@ mod tests {
         );
         assert!(!has_override(&of_front, by_front));
         assert!(has_override(&fields(&[("x-original-url", "/a")]), by_front));
-        // The scheme in words that the key is not made of.
+        // The scheme in a field that the key is not computed from.
         let named_scheme = Exempt {
             front_named_scheme: true,
             ..by_front

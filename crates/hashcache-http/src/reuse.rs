@@ -1,15 +1,15 @@
-//! Whether a stored response answers a request (RFC 9111 4, 4.2.4, 5.2.1, RFC 5861, RFC 8246).
+//! Decides if a stored response answers a request (RFC 9111 4, 4.2.4, 5.2.1, RFC 5861, RFC 8246).
 //!
-//! The proxy asks at every lookup that found a response; this is the hot path of a hit.
+//! The proxy calls it for every lookup that found a response; this is the hot path for a hit.
 //!
-//! Invariant: a stale response is served only where RFC 9111 4.2.4 lets it: never against
+//! Invariant: a stale response is served only if RFC 9111 4.2.4 allows it: never against
 //! `no-cache`, `must-revalidate`, `proxy-revalidate` or `s-maxage`.
-//! Cost: some additions and comparisons; no field of the stored response is parsed, and of the
-//! request only Cache-Control, if it has one.
+//! Cost: some additions and comparisons; no field of the stored response is parsed, and in the
+//! request only Cache-Control, if present.
 //!
-//! Before asking, the caller matches the Vary row of a response whose facts say `VARIES`; no match
+//! Before the call, the caller matches the Vary row if the facts have the flag `VARIES`; no match
 //! is [`Forward::VaryMiss`]. After [`Reuse::Fresh`] it evaluates the request's preconditions
-//! (`validate`) and its Range (`range`), in this order.
+//! (`validate`) and Range (`range`), in this order.
 
 use http::Method;
 use http::header::{
@@ -26,41 +26,41 @@ use crate::storable::has_content;
 use crate::stored_facts::{FactFlags, StoredFacts};
 use crate::vary::VaryRow;
 
-/// Properties of a request that the rules need, read once.
+/// The properties of a request that the rules need, parsed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestFacts {
-    /// What its Cache-Control or Pragma says.
+    /// Directives from Cache-Control or Pragma.
     pub directives: RequestDirectives,
-    /// Its method, as far as a cache cares.
+    /// Method, as far as a cache distinguishes it.
     pub method: MethodKind,
-    /// Has a precondition that a cache can evaluate: If-None-Match, If-Modified-Since.
+    /// The request has a precondition that a cache can evaluate: If-None-Match, If-Modified-Since.
     pub has_condition: bool,
-    /// Has a precondition about the origin's state: If-Match, If-Unmodified-Since. The caller
-    /// clears it if [`origin_conditions_hold`](crate::origin_conditions_hold) for the stored
-    /// response.
+    /// The request has a precondition about the origin's state: If-Match, If-Unmodified-Since. The
+    /// caller clears the flag if [`origin_conditions_hold`](crate::origin_conditions_hold) for the
+    /// stored response.
     pub has_origin_condition: bool,
-    /// Has a Range.
+    /// The request has a Range.
     pub has_range: bool,
-    /// Has content.
+    /// The request has content.
     pub has_content: bool,
-    /// Has a field by which some origins take another host, path, scheme or method. A stored
-    /// response answers it only if it varies by all of these: [`answers_overrides`].
+    /// The request has a field by which some origins use another host, path, scheme or method. A
+    /// stored response answers it only if it varies by all such fields: [`answers_overrides`].
     pub has_override: bool,
 }
 
-/// A method, as far as a cache cares.
+/// A method, as far as a cache distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MethodKind {
-    /// Stored and answered.
+    /// Responses are stored and reused.
     Get,
     /// Answered from the stored response to GET.
     Head,
-    /// Never from the cache.
+    /// Never answered from the cache.
     Other,
 }
 
 impl RequestFacts {
-    /// A GET without any of the fields that the rules read.
+    /// A GET without any field that the rules read.
     pub const PLAIN_GET: RequestFacts = RequestFacts {
         directives: RequestDirectives::NONE,
         method: MethodKind::Get,
@@ -71,12 +71,12 @@ impl RequestFacts {
         has_override: false,
     };
 
-    /// Reads a request.
+    /// Reads the facts from a request.
     pub fn of(method: &Method, fields: &HeaderMap) -> RequestFacts {
         RequestFacts::with_exempt(method, fields, Exempt::default())
     }
 
-    /// Reads a request to a site, of which some fields are taken care of.
+    /// Reads the facts from a request to a site, where the key or a front proxy covers some fields.
     pub fn with_exempt(method: &Method, fields: &HeaderMap, exempt: Exempt<'_>) -> RequestFacts {
         let has = |name| fields.contains_key(name);
         let directives = if has(CACHE_CONTROL) || has(PRAGMA) {
@@ -100,7 +100,7 @@ impl RequestFacts {
         }
     }
 
-    /// Whether the store may be searched at all; if not, why the request is forwarded.
+    /// Returns `Ok` if the store may be searched, otherwise the reason for forwarding the request.
     pub fn lookup(&self) -> Result<(), Forward> {
         match self.method {
             MethodKind::Other => Err(Forward::Method),
@@ -110,57 +110,58 @@ impl RequestFacts {
     }
 }
 
-/// Whether a stored response was chosen by all overrides of a request, so that it may answer it;
-/// `row` is its Vary row, if it has one.
+/// Returns true if the stored response was selected by all overrides in the request, so that it may
+/// answer the request; `row` is the stored Vary row, if any.
 pub fn answers_overrides(request: &HeaderMap, exempt: Exempt<'_>, row: Option<&VaryRow>) -> bool {
     let is_named = |name: &HeaderName| row.is_some_and(|row| row.names(name));
     overrides(request, exempt).all(is_named)
 }
 
-/// Whether a stored response may be sent to the client of `request`, as far as its content coding
-/// says: it has none, or one that the request accepts, or one that was not negotiated.
+/// Returns true if the content coding allows a stored response for the client of `request`: the
+/// response has no coding, or a coding that the request accepts, or a coding that was not
+/// negotiated.
 pub fn coding_fits(facts: &StoredFacts, stored: &HeaderMap, request: &HeaderMap) -> bool {
     facts.flags.has(FactFlags::ANY_CODING)
         || !stored.contains_key(CONTENT_ENCODING)
         || accepts_coding(request, stored)
 }
 
-/// What to do with a stored response.
+/// How to use a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// Serve it.
+    /// Serve the response.
     Fresh {
-        /// For the Age field.
+        /// Value for the Age field.
         age: Seconds,
-        /// The lifetime that is left.
+        /// Remaining lifetime.
         ttl: i64,
     },
-    /// Serve it although it is stale.
+    /// Serve the response although it is stale.
     Stale {
-        /// For the Age field.
+        /// Value for the Age field.
         age: Seconds,
-        /// The lifetime that is left: zero or negative.
+        /// Remaining lifetime: zero or negative.
         ttl: i64,
-        /// The permission to serve it.
+        /// Permission to serve it stale.
         allowed_by: StaleAllowance,
     },
-    /// Ask upstream whether it is still current, and do not serve it before.
+    /// Validate it upstream, and do not serve it before.
     Validate {
-        /// Why.
+        /// Reason.
         forward: Forward,
         /// What to do if upstream fails.
         on_error: OnError,
     },
     /// Forward the request unchanged: this response cannot answer it.
     Miss {
-        /// Why.
+        /// Reason.
         forward: Forward,
     },
     /// The request forbids forwarding (`only-if-cached`): answer 504.
     Unsatisfiable,
 }
 
-/// The source of a permission to serve a stale response.
+/// Who permits a stale response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StaleAllowance {
     /// The client: `max-stale`.
@@ -169,36 +170,36 @@ pub enum StaleAllowance {
     WhileRevalidating,
 }
 
-/// Whether a stored response may be served if the validation fails.
+/// Decides if a stored response may be served after a failed validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
-    /// Nothing: pass on the error, or answer 504.
+    /// Do not serve it: forward the error, or answer 504.
     Fail,
-    /// It may stand in when upstream cannot be reached or breaks off; an answer of 5xx is passed
-    /// on (RFC 9111 4.2.4: a disconnected cache).
+    /// Serve it if upstream cannot be reached or closes early; a 5xx response is forwarded (RFC
+    /// 9111 4.2.4: a disconnected cache).
     ServeIfUnreachable,
-    /// It may stand in also for an answer of 500, 502, 503 or 504 (RFC 5861 4).
+    /// Serve it also in place of a 500, 502, 503 or 504 response (RFC 5861 4).
     ServeIfError,
 }
 
-/// Settings of the rules of reuse.
+/// Settings for the reuse rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReuseOptions {
     /// The effect of a client's reload.
     pub client_reload: ClientReload,
-    /// How long after its lifetime a response may be served while upstream cannot be reached, if
-    /// the origin says nothing about that.
+    /// How long past the lifetime a response may be served while upstream cannot be reached, if the
+    /// origin does not state it.
     pub disconnected: Seconds,
-    /// How long after its lifetime a response may stand in for an error, if the origin does not
-    /// say.
+    /// How long past the lifetime a response may be served in place of an error, if the origin does
+    /// not state it.
     pub stale_if_error: Seconds,
-    /// How long after its lifetime a response may be served while it is validated, if the origin
-    /// does not say.
+    /// How long past the lifetime a response may be served during a validation, if the origin does
+    /// not state it.
     pub stale_while_revalidate: Seconds,
 }
 
 impl Default for ReuseOptions {
-    /// A reload validates; without upstream, an old answer is better than none.
+    /// A reload causes a validation; without upstream, an old response is better than none.
     fn default() -> ReuseOptions {
         ReuseOptions {
             client_reload: ClientReload::Validate,
@@ -212,14 +213,14 @@ impl Default for ReuseOptions {
 /// The effect of a client's `no-cache`, `max-age=0` or `Pragma: no-cache` on a fresh response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientReload {
-    /// It is validated.
+    /// Validate the response.
     #[default]
     Validate,
-    /// It is still served if it arrived or was validated within this time: for metered lines.
+    /// Serve the response if it arrived or was validated within this time: for metered lines.
     IgnoreWithin(Seconds),
 }
 
-/// Decides what to do with a stored response whose Vary row matches the request.
+/// Decides how to use a stored response after its Vary row has matched the request.
 pub fn reuse(
     request: &RequestFacts,
     stored: &StoredFacts,
@@ -244,9 +245,9 @@ fn decide(
     if let Err(forward) = request.lookup() {
         return Reuse::Miss { forward };
     }
-    // They do not hold for the stored response, so only the origin can say whether they hold for
-    // its state. To ignore them, which RFC 9110 13.1.1 allows, would mix bytes of two versions at a
-    // client that fetches a file in parts.
+    // The preconditions are false for the stored response, so only the origin can evaluate them for
+    // its current state. RFC 9110 13.1.1 allows a cache to ignore them, but then a client that
+    // fetches a file in parts could mix bytes from two versions.
     if request.has_origin_condition {
         return Reuse::Miss {
             forward: Forward::Request,
@@ -296,7 +297,7 @@ fn client_accepts_fresh(
     {
         return true;
     }
-    // A response of this very second has age 0, yet `max-age=0` asks for a validation.
+    // A response that arrived in this second has age 0, yet `max-age=0` demands a validation.
     let young = |most| stored.age(now) <= most && most > Seconds::ZERO;
     // RFC 8246 2: an immutable response is not validated while fresh unless the client insists.
     // `no-cache` insists; every plain reload sends `max-age=0`.
@@ -311,7 +312,7 @@ fn stale_allowance(
     now: UnixTime,
     options: &ReuseOptions,
 ) -> Option<StaleAllowance> {
-    // A response from the future has no age to compare with a limit.
+    // A response time in the future gives no age to compare with a limit.
     let ageless = stored.response_time > now;
     let client_insists = wanted.no_cache || wanted.min_fresh.is_some();
     let too_old = wanted.max_age.is_some_and(|most| stored.age(now) > most);

@@ -1,11 +1,11 @@
-//! Freshness rules: what an operator, or the list that ships, knows about certain URLs.
+//! Freshness rules: lifetimes for certain URLs, from the operator or from the shipped list.
 //!
-//! `freshness` asks once per response that may be stored; `reuse` never does, what a rule said is
-//! in the stored facts.
+//! `freshness` looks up a rule once per response that may be stored; `reuse` never does, because
+//! the result is in the stored facts.
 //!
-//! Invariant: of the rules that match, the first decides, and the operator's stand before the
-//! shipped ones.
-//! Cost: a look at the ends of all path patterns, 0.1 us for the shipped ones; no rules, no work.
+//! Invariant: the first matching rule decides, and the operator's rules precede the shipped rules.
+//! Cost: a comparison with the ends of all path patterns, 0.1 us for the shipped rules; without
+//! rules, no work.
 //!
 //! ```toml
 //! [[rule]]
@@ -16,8 +16,8 @@
 //! # or instead: heuristic = { percent = 20, max = "7d" }
 //! ```
 //!
-//! In a path `*` stays within a segment, `**` crosses segments, `<hex:40>` is forty digits 0-9a-f;
-//! in a host `*` crosses labels.
+//! In a path `*` stays within a segment, `**` crosses segments, and `<hex:40>` is forty digits
+//! 0-9a-f; in a host `*` crosses labels.
 
 use serde::{Deserialize, Deserializer, de};
 use thiserror::Error;
@@ -31,22 +31,22 @@ use crate::target::Target;
 /// The action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleAction {
-    /// A lifetime where the origin states none.
+    /// A lifetime, if the origin states none.
     Lifetime(Seconds),
-    /// Another guess where the origin states none.
+    /// Another heuristic, if the origin states no lifetime.
     Heuristic(Heuristic),
-    /// The content never changes under this name.
+    /// The content under this name never changes.
     Immutable,
 }
 
-/// The author of a rule. An operator knows the site; the shipped list guesses by the name alone, so
+/// The author of a rule. An operator knows the site; the shipped list guesses only by the name, so
 /// its rules apply to fewer responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RuleAuthor {
     /// The operator.
     #[default]
     Operator,
-    /// The list that ships.
+    /// The shipped list.
     Shipped,
 }
 
@@ -60,14 +60,14 @@ pub struct Matched {
 }
 
 impl Matched {
-    /// Whether an operator says that what lies here is for everybody: a lifetime of its own says
-    /// so, another guess does not.
+    /// Returns true if the operator's rule declares the matching responses to be for all clients: a
+    /// lifetime does, another heuristic does not.
     pub(crate) fn is_leave(self) -> bool {
         self.author == RuleAuthor::Operator && !matches!(self.action, RuleAction::Heuristic(_))
     }
 }
 
-/// One `[[rule]]` as written.
+/// A `[[rule]]` table as written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSpec {
@@ -83,7 +83,7 @@ pub struct RuleSpec {
 }
 
 impl RuleSpec {
-    /// Reads the `[[rule]]` tables of a TOML text that holds nothing else.
+    /// Parses the `[[rule]]` tables of a TOML text that holds nothing else.
     pub fn from_toml(text: &str) -> Result<Vec<RuleSpec>, RuleError> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -96,7 +96,7 @@ impl RuleSpec {
         Ok(file.rule)
     }
 
-    /// The rules of the list that ships.
+    /// The rules of the shipped list.
     pub fn shipped() -> Vec<RuleSpec> {
         let lists = SHIPPED.iter().flat_map(|list| {
             let specs = RuleSpec::from_toml(list);
@@ -121,14 +121,14 @@ impl RuleSpec {
     }
 }
 
-/// Rules ready for lookup.
+/// Compiled rules.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     paths: Globs,
-    /// The rule each path pattern belongs to; ascending, as the patterns were added.
+    /// The rule index for each path pattern; ascending, because patterns are added in rule order.
     rule_of_path: Vec<usize>,
     rules: Vec<Rule>,
-    /// No path pattern from this place on belongs to a rule that says `immutable`.
+    /// Index after the last path pattern that belongs to an `immutable` rule.
     immutable_end: usize,
 }
 
@@ -140,7 +140,7 @@ struct Rule {
 }
 
 impl Rules {
-    /// These rules, the first one first.
+    /// Compiles these rules; the first has priority.
     pub fn new<'a>(specs: impl IntoIterator<Item = &'a RuleSpec>) -> Result<Rules, RuleError> {
         let mut out = Rules::none();
         for spec in specs {
@@ -165,17 +165,17 @@ impl Rules {
         Ok(out)
     }
 
-    /// An operator's rules before the shipped ones.
+    /// The operator's rules, then the shipped rules.
     pub fn before_shipped(specs: &[RuleSpec]) -> Result<Rules, RuleError> {
         Rules::new(specs.iter().chain(&RuleSpec::shipped()))
     }
 
-    /// The rules of a TOML text, without the shipped ones.
+    /// Compiles the rules of a TOML text, without the shipped rules.
     pub fn from_toml(text: &str) -> Result<Rules, RuleError> {
         Rules::new(&RuleSpec::from_toml(text)?)
     }
 
-    /// The shipped rules alone.
+    /// Only the shipped rules.
     pub fn shipped() -> Rules {
         Rules::new(&RuleSpec::shipped()).expect("the list is built by a test")
     }
@@ -185,14 +185,14 @@ impl Rules {
         Rules::default()
     }
 
-    /// What the first rule that matches the target gives.
+    /// The action and author of the first rule that matches the target.
     pub fn find(&self, target: &Target) -> Option<Matched> {
         self.find_below(self.rule_of_path.len(), target)
     }
 
-    /// [`Self::find`], if it finds a rule that says `immutable`: no other rule counts where the
-    /// origin states a lifetime. Cheaper, because rules behind the last `immutable` one are not
-    /// tried.
+    /// As [`Self::find`], but only if the matching rule is `immutable`: no other rule counts if the
+    /// origin states a lifetime. This is cheaper, because rules after the last `immutable` rule are
+    /// not tried.
     pub fn find_immutable(&self, target: &Target) -> Option<Matched> {
         let first = self.find_below(self.immutable_end, target);
         first.filter(|rule| rule.action == RuleAction::Immutable)
@@ -230,7 +230,7 @@ fn host_set(patterns: &[String]) -> Result<Option<Globs>, RuleError> {
     Ok(Some(hosts))
 }
 
-/// Adds a pattern that may have `<hex:N>`.
+/// Adds a pattern, which may contain `<hex:N>`.
 pub(crate) fn add(globs: &mut Globs, pattern: &str, crosses: Crosses) -> Result<(), RuleError> {
     let bad = |reason| RuleError::Pattern {
         pattern: pattern.to_owned(),
@@ -242,7 +242,7 @@ pub(crate) fn add(globs: &mut Globs, pattern: &str, crosses: Crosses) -> Result<
         .map_err(|error| bad(error.to_string()))
 }
 
-/// Writes `<hex:40>` as forty times `[0-9a-f]`: what a digest looks like, and glob cannot say.
+/// Expands `<hex:40>` to forty times `[0-9a-f]`: a glob has no counted repetition for a digest.
 fn spell_out_digits(pattern: &str) -> Option<String> {
     let mut out = String::with_capacity(pattern.len());
     let mut rest = pattern;
@@ -260,7 +260,7 @@ fn spell_out_digits(pattern: &str) -> Option<String> {
     Some(out)
 }
 
-/// One pattern or several.
+/// A single pattern or several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Patterns(pub(crate) Vec<String>);
 
@@ -307,7 +307,7 @@ impl HeuristicSpec {
     }
 }
 
-/// A length of time as written: `"90s"`, `"5m"`, `"12h"`, `"30d"`, `"2w"`.
+/// A time span as written: `"90s"`, `"5m"`, `"12h"`, `"30d"`, `"2w"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DurationText(pub(crate) Seconds);
 
@@ -337,20 +337,20 @@ fn parse_span(text: &str) -> Option<Seconds> {
     Some(Seconds::new(count.saturating_mul(unit_seconds)))
 }
 
-/// Why rules were refused.
+/// Why rules are rejected.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RuleError {
-    /// The text is no list of rules; the source says where.
+    /// The text is not a list of rules; the source error has the position.
     #[error("cannot read freshness rules")]
     Toml(#[source] Box<toml::de::Error>),
-    /// A rule has none or several of its three outcomes.
+    /// A rule has none or several of the three actions.
     #[error("rule for {path}: exactly one of lifetime, heuristic and immutable is needed")]
     Action {
         /// The rule's path patterns.
         path: String,
     },
-    /// A lifetime of a site that says nothing.
+    /// A site lifetime has neither `default` nor `max`.
     #[error("lifetime for {path}: default or max is needed")]
     Lifetime {
         /// The path patterns.
@@ -362,17 +362,17 @@ pub enum RuleError {
         /// The pattern.
         pattern: String,
     },
-    /// A pattern that cannot be read.
+    /// A malformed pattern.
     #[error("pattern {pattern}: {reason}")]
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The error.
         reason: String,
     },
 }
 
-/// The first rule that matches decides, so the second list is for names that are not in the first.
+/// The first matching rule decides, so the second list covers only names that are not in the first.
 const SHIPPED: [&str; 2] = [
     include_str!("../lists/immutable.toml"),
     include_str!("../lists/moving.toml"),

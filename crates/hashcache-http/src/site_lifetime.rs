@@ -1,14 +1,14 @@
-//! Freshness lifetimes that the operator of a site gives its responses: a default where the origin
+//! Freshness lifetimes that an operator sets for the responses of a site: a default if the origin
 //! states none, and an upper limit.
 //!
-//! `freshness` asks once per response that may be stored. The proxy asks
+//! `freshness` looks up a lifetime once per response that may be stored. The proxy calls
 //! [`Lifetimes::limits_cookies`] when a response has arrived.
 //!
-//! Invariants: the default applies only where RFC 9111 allows a heuristic (section 4.2.2), and the
-//! limit only shortens, so nothing here contradicts the origin. Unless the operator says that
-//! cookies do not matter, a response that got its lifetime here is stored for requests without
-//! cookies alone: it may otherwise be made for one user.
-//! Cost: a look at the ends of the path patterns of the site; no lifetimes, no work.
+//! Invariants: the default applies only if RFC 9111 allows a heuristic (section 4.2.2), and the
+//! limit only shortens, so no setting here contradicts the origin. Unless the operator sets
+//! `ignore_cookies`, a response with the default lifetime is stored only for requests without
+//! cookies, because it may otherwise be made for a single user.
+//! Cost: a comparison with the ends of the site's path patterns; without lifetimes, no work.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,12 +38,12 @@ pub struct LifetimeSpec {
     ignore_cookies: bool,
 }
 
-/// The lifetimes of a site, ready for lookup; the first one whose path matches decides.
+/// Compiled lifetimes for a site; the first with a matching path decides.
 #[derive(Clone, Debug, Default)]
 pub struct Lifetimes {
     specs: Vec<LifetimeSpec>,
     paths: Globs,
-    /// The lifetime that each path pattern belongs to; ascending.
+    /// The lifetime index for each path pattern; ascending.
     spec_of_path: Vec<usize>,
 }
 
@@ -56,11 +56,11 @@ impl PartialEq for Lifetimes {
 impl Eq for Lifetimes {}
 
 impl Lifetimes {
-    /// These lifetimes, the first one first.
+    /// Compiles these lifetimes; the first has priority.
     ///
     /// # Errors
     ///
-    /// A pattern that cannot be read, and a lifetime with neither `default` nor `max`.
+    /// A malformed pattern, or a lifetime with neither `default` nor `max`.
     pub fn new(specs: Vec<LifetimeSpec>) -> Result<Self, RuleError> {
         let mut paths = Globs::new();
         let mut spec_of_path = Vec::new();
@@ -89,17 +89,17 @@ impl Lifetimes {
         })
     }
 
-    /// Whether there are none.
+    /// Returns true if the site has no lifetimes.
     pub fn is_empty(&self) -> bool {
         self.specs.is_empty()
     }
 
-    /// Whether the proxy must store this response for requests without cookies only, by adding
-    /// `Cookie` to `Vary` before it asks `storable`: the response gets its lifetime from here, and
-    /// the operator did not say that cookies do not matter. `targets`: as in
+    /// Returns true if the proxy must store this response only for requests without cookies, by
+    /// adding `Cookie` to `Vary` before it calls `storable`: the response gets the default
+    /// lifetime, and the operator has not set `ignore_cookies`. `targets`: as in
     /// [`StoreOptions`](crate::StoreOptions).
     ///
-    /// A 304 needs it only if it has a Vary, which would replace the stored one.
+    /// A 304 needs it only if it has a Vary, because that Vary would replace the stored field.
     pub fn limits_cookies(
         &self,
         path: &str,
@@ -119,7 +119,7 @@ impl Lifetimes {
         }
     }
 
-    /// The lifetime of a path, without its query.
+    /// The lifetime for a path without the query.
     fn find(&self, path: &str) -> Option<&LifetimeSpec> {
         if self.specs.is_empty() {
             return None;
@@ -134,7 +134,7 @@ impl Lifetimes {
 pub struct SiteLifetimes(HashMap<Host, Arc<Lifetimes>>);
 
 impl SiteLifetimes {
-    /// Adds the lifetimes of a site with these hosts.
+    /// Adds the lifetimes for a site with these hosts.
     pub fn insert<'a>(&mut self, hosts: impl IntoIterator<Item = &'a Host>, lifetimes: &Lifetimes) {
         if lifetimes.is_empty() {
             return;
@@ -151,8 +151,8 @@ impl SiteLifetimes {
         self.0.get(&target.authority.host)?.find(target.path())
     }
 
-    /// The default lifetime of a response for which the origin states none.
-    /// `kinds` are those of the request that the content answers.
+    /// The default lifetime for a response without a stated lifetime. `kinds` are from the request
+    /// that the content answers.
     pub(crate) fn default_for(
         &self,
         exchange: &Exchange<'_>,
@@ -169,15 +169,15 @@ impl SiteLifetimes {
         (is_for_all && (spec.ignore_cookies || without_cookies())).then_some(seconds)
     }
 
-    /// The upper limit of the lifetime of a response.
+    /// The upper limit for a response's lifetime.
     pub(crate) fn max_for(&self, target: &Target) -> Option<Seconds> {
         let DurationText(seconds) = self.find(target)?.max?;
         Some(seconds)
     }
 }
 
-/// Whether the default applies to this status: content and permanent redirects. Errors have the
-/// `negative` lifetime; a temporary redirect, to a login page above all, is fetched each time.
+/// Returns true if the default applies to this status: content and permanent redirects. Errors get
+/// the `negative` lifetime; a temporary redirect, often to a login page, is fetched each time.
 fn has_default(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 206 | 300 | 301 | 308)
 }
@@ -189,7 +189,7 @@ fn names_cookie(response: &HeaderMap) -> bool {
     }
 }
 
-/// Whether the origin states a lifetime, valid or not.
+/// Returns true if the origin states a lifetime, valid or not.
 fn states_lifetime(response: &HeaderMap, directives: &ResponseDirectives) -> bool {
     directives.s_maxage.is_some()
         || directives.max_age.is_some()

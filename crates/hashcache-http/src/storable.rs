@@ -1,7 +1,7 @@
-//! Whether a response may be stored (RFC 9111 3, 3.5, 5.2.2), and its facts.
+//! Decides if a response may be stored (RFC 9111 3, 3.5, 5.2.2), and computes the stored facts.
 //!
-//! The proxy asks once when the head of a response has arrived; `confirmed` asks again after a 304
-//! has freshened the stored fields.
+//! The proxy calls [`storable`] once when the head of a response has arrived; `confirmed` calls it
+//! again after a 304 has freshened the stored fields.
 //!
 //! Invariant: a response is stored only if every rule of RFC 9111 section 3 for a shared cache
 //! allows it; each refusal has a name.
@@ -34,26 +34,26 @@ use crate::rules::Matched;
 use crate::stored_facts::{FactFlags, StoredFacts};
 use crate::vary::{Vary, VaryRow, coding_escapes_row, names_rewritten};
 
-/// Whether and as what a response may be stored.
+/// How a response may be stored, if at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storable {
     /// The content is the whole representation.
     Whole {
-        /// The facts that hits will need.
+        /// The facts that hits need.
         facts: StoredFacts,
-        /// The request values it was chosen by, if it varies.
+        /// The Vary row, if the response varies.
         row: Option<VaryRow>,
     },
-    /// The content is one range of it (206). It must not be stored as if it were the whole.
+    /// The content is a single range (206). It must not be stored as if it were the whole.
     Partial {
-        /// The facts that hits will need.
+        /// The facts that hits need.
         facts: StoredFacts,
-        /// The request values it was chosen by, if it varies.
+        /// The Vary row, if the response varies.
         row: Option<VaryRow>,
-        /// Which range.
+        /// The range of the content.
         range: ContentRange,
     },
-    /// Not to be stored.
+    /// The response must not be stored.
     No(NotStored),
 }
 
@@ -61,9 +61,9 @@ pub enum Storable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotStored {
-    /// Only responses to GET are.
+    /// The method is not GET.
     Method,
-    /// The request had content, which may have shaped the answer.
+    /// The request had content, which may have shaped the response.
     RequestContent,
     /// The request has `no-store`.
     RequestNoStore,
@@ -73,37 +73,37 @@ pub enum NotStored {
     Private,
     /// The request had credentials, and the response does not allow sharing.
     Authorization,
-    /// The response is part of a login that belongs to its connection.
+    /// The response is part of a connection-based login.
     ConnectionLogin,
-    /// The response sets a cookie, and does not allow sharing.
+    /// The response sets a cookie, and neither the origin nor a rule allows sharing.
     SetCookie,
-    /// The request has a field by which some origins take another host, path, scheme or method, and
+    /// The request has a field by which some origins use another host, path, scheme or method, and
     /// Vary does not name it.
     Override,
-    /// The request has a field that is not known to be harmless, and the origin does not allow
-    /// storing explicitly.
+    /// The request has a field that is not known to be harmless, and the origin does not explicitly
+    /// allow storing.
     RequestField,
-    /// `Vary: *`, or a Vary that is no list.
+    /// `Vary: *`, or a Vary that is not a list.
     VaryAnything,
     /// Vary names a field that proxies rewrite.
     VaryRewritten,
-    /// More or larger varying fields than a row holds.
+    /// More fields, or more bytes, than a Vary row holds.
     VaryTooWide,
-    /// A content coding that the Accept-Encoding row does not tell apart.
+    /// A content coding that the Accept-Encoding row does not distinguish.
     VaryCoding,
-    /// Connection names a field on which storing rests.
+    /// Connection names a field that storing depends on.
     Connection,
-    /// An informational status, or 304.
+    /// An informational status, 304, or an error that may apply only to this request.
     Status,
-    /// `must-understand`, and the status is not understood.
+    /// `must-understand`, with a status that is not understood.
     StatusNotUnderstood,
-    /// 206 without one valid Content-Range.
+    /// 206 without a single valid Content-Range.
     ContentRange,
     /// Neither an explicit lifetime nor a status that may be stored without one.
     NoLifetime,
-    /// Larger than the operator wants stored.
+    /// Larger than the operator's limit for stored responses.
     TooLarge,
-    /// Stale on arrival and without a validator: no request could ever use it.
+    /// Stale on arrival and without a validator, so no request could ever use it.
     NoUse,
 }
 
@@ -136,12 +136,12 @@ impl NotStored {
     }
 }
 
-/// Decides whether a response may be stored, and computes what to remember of it.
+/// Decides if a response may be stored, and computes the facts to store.
 pub fn storable(exchange: &Exchange<'_>, options: &StoreOptions) -> Storable {
     storable_for(exchange, exchange.kinds(&options.harmless), options)
 }
 
-/// [`storable`], with the kinds of the request's fields in place of the fields.
+/// As [`storable`], with the kinds of the request fields already known.
 pub(crate) fn storable_for(
     exchange: &Exchange<'_>,
     kinds: FieldKinds,
@@ -168,8 +168,8 @@ fn allowed(
         return Err(NotStored::Status);
     }
     directives_allow(kinds, &directives)?;
-    // What a server sends on the connection of one user is for that user, whatever it says about
-    // caching: the field that allows sharing is written for a login of each request.
+    // A response on a user's logged-in connection is for that user, whatever its directives are: an
+    // origin that sends `public` assumes a login in each request.
     if logs_in_connection(exchange.request) || is_of_login(exchange.status, exchange.response) {
         return Err(NotStored::ConnectionLogin);
     }
@@ -208,7 +208,7 @@ fn request_allows(exchange: &Exchange<'_>) -> Result<(), NotStored> {
     Ok(())
 }
 
-/// Whether a request announces content: a length other than zero, or a transfer coding.
+/// Returns true if a request announces content: a length other than zero, or a transfer coding.
 pub(crate) fn has_content(request: &HeaderMap) -> bool {
     request.contains_key(TRANSFER_ENCODING)
         || request
@@ -226,7 +226,7 @@ fn status_allows(status: StatusCode, directives: &ResponseDirectives) -> Result<
     Ok(())
 }
 
-/// Final statuses whose rules this crate implements, for `must-understand`.
+/// Final statuses that this crate implements the rules for; needed for `must-understand`.
 fn is_understood(status: StatusCode) -> bool {
     matches!(
         status.as_u16(),
@@ -235,7 +235,8 @@ fn is_understood(status: StatusCode) -> bool {
 }
 
 fn directives_allow(kinds: FieldKinds, directives: &ResponseDirectives) -> Result<(), NotStored> {
-    // RFC 9111 5.2.2.3: beside `must-understand`, `no-store` is for caches that do not know it.
+    // RFC 9111 5.2.2.3: if `must-understand` is present, `no-store` is only for caches that do not
+    // know `must-understand`.
     if directives.no_store && !directives.must_understand {
         return Err(NotStored::NoStore);
     }
@@ -248,13 +249,13 @@ fn directives_allow(kinds: FieldKinds, directives: &ResponseDirectives) -> Resul
     Ok(())
 }
 
-/// Whether a response may be stored although its request had Authorization (RFC 9111 3.5).
+/// Returns true if a response to a request with Authorization may be stored (RFC 9111 3.5).
 pub(crate) fn allows_sharing(directives: &ResponseDirectives) -> bool {
     directives.public || directives.must_revalidate || directives.s_maxage.is_some()
 }
 
-/// Whether a response that sets a cookie may be stored: then whole, for a cache must not leave out
-/// the field (RFC 9111 3.1).
+/// Checks if a response that sets a cookie may be stored. It is then stored with the field, because
+/// a cache must not omit it (RFC 9111 3.1).
 fn cookie_allows(
     exchange: &Exchange<'_>,
     directives: &ResponseDirectives,
@@ -285,15 +286,15 @@ fn vary_row(exchange: &Exchange<'_>) -> Result<Option<VaryRow>, NotStored> {
     }
 }
 
-/// The row of an error whose lifetime nobody has stated. Any field may be the reason for the error,
-/// so it answers only requests with the same fields.
+/// The row for an error with an assumed lifetime. Any request field may be the reason for the
+/// error, so it answers only requests with the same fields.
 fn negative_row(exchange: &Exchange<'_>) -> Result<VaryRow, NotStored> {
     let names = Vary::parse(exchange.response).into_names();
     let row = VaryRow::select_all_fields(&names, exchange.request);
     row.ok_or(NotStored::VaryTooWide)
 }
 
-/// Whether the content of a 206 is several ranges, each with a head of its own.
+/// Returns true if the content of a 206 is several ranges, each with a separate head.
 pub fn is_multipart(response: &HeaderMap) -> bool {
     response.get(CONTENT_TYPE).is_some_and(|value| {
         let start = value.as_bytes().get(..MULTIPART.len());
@@ -366,7 +367,7 @@ fn facts(
     }
 }
 
-/// A response's Date; its arrival time if Date is missing or malformed.
+/// The Date of a response, or the arrival time if Date is missing or malformed.
 pub(crate) fn response_date(response: &HeaderMap, response_time: UnixTime) -> UnixTime {
     let date = match single(response, DATE) {
         Single::One(value) => parse_http_date(value, response_time),
@@ -375,7 +376,8 @@ pub(crate) fn response_date(response: &HeaderMap, response_time: UnixTime) -> Un
     date.unwrap_or(response_time)
 }
 
-/// The last condition of RFC 9111 section 3, and whether any request could use the stored response.
+/// Checks the last condition of RFC 9111 section 3, and that some request could use the stored
+/// response.
 fn lifetime_allows(
     status: StatusCode,
     (directives, kinds): (&ResponseDirectives, FieldKinds),
@@ -383,7 +385,8 @@ fn lifetime_allows(
 ) -> Result<(), NotStored> {
     let Lifetime { source, .. } = facts.lifetime;
     let stated = source != LifetimeSource::None || directives.public;
-    // Even with a validator: the stored response could stand in while the origin cannot be reached.
+    // Refused even with a validator, because the stored response could be served while the origin
+    // cannot be reached.
     if !stated && kinds.has(FieldKinds::UNKNOWN) {
         return Err(NotStored::RequestField);
     }

@@ -1,9 +1,10 @@
-//! What a hit needs to know of a stored response, as plain numbers.
+//! The facts that a hit needs from a stored response, as plain numbers.
 //!
-//! `storable` makes them when a response is stored, the proxy keeps their bytes in the object's
-//! metadata, `reuse` and `validate` read them at every hit instead of parsing fields again.
+//! `storable` computes them when a response is stored, and the proxy keeps the bytes in the
+//! object's metadata. `reuse` and `validate` read them at every hit, so that no fields must be
+//! parsed again.
 //!
-//! Invariant: bytes that were not written by `to_bytes` of this layout decode to `None`.
+//! Invariant: bytes that `to_bytes` has not written in this layout decode to `None`.
 //! Cost: 48 bytes per response.
 //!
 //! | offset | size | field |
@@ -22,8 +23,8 @@
 //! | 40 | 8 | Last-Modified; all ones when there is none |
 //!
 //! Integers are little-endian, times in seconds since 1970. Builds without the kinds have written 0
-//! there, and refuse responses that have them: after a return to such a build those are fetched
-//! again.
+//! there, and reject responses that have them: after a downgrade to such a build these responses
+//! are fetched again.
 
 use http::{StatusCode, Version};
 
@@ -32,82 +33,83 @@ use crate::date::{Seconds, UnixTime};
 use crate::freshness::{Lifetime, LifetimeSource};
 use crate::request_fields::FieldKinds;
 
-/// The bytes of [`StoredFacts`].
+/// Size of [`StoredFacts`] in bytes.
 pub const FACTS_BYTES: usize = 48;
 
 /// The facts of a stored response that a hit needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredFacts {
-    /// The status it was stored with.
+    /// Stored status.
     pub status: StatusCode,
-    /// Its lifetime, and from where.
+    /// Lifetime and source.
     pub lifetime: Lifetime,
-    /// Its age on arrival.
+    /// Age on arrival.
     pub initial_age: Seconds,
-    /// The time of its arrival or last validation.
+    /// Time of arrival or last validation.
     pub response_time: UnixTime,
-    /// Its Date; the time of arrival when it had none.
+    /// Date, or the time of arrival if the response had none.
     pub date: UnixTime,
-    /// Its Last-Modified.
+    /// Last-Modified.
     pub last_modified: Option<UnixTime>,
-    /// How long past its lifetime it may be served while it is validated.
+    /// How long past the lifetime the response may be served during a validation.
     pub stale_while_revalidate: Seconds,
-    /// How long past its lifetime it may stand in for an error.
+    /// How long past the lifetime the response may be served in place of an error.
     pub stale_if_error: Seconds,
-    /// Yes or no.
+    /// The boolean facts.
     pub flags: FactFlags,
-    /// The kinds of the fields of the request that the content answers, so that a 304 gives back no
-    /// lifetime which they forbid. `None`: a build stored the response that did not keep them.
+    /// The kinds of fields in the request that the content answers, so that a 304 does not restore
+    /// a lifetime that they forbid. `None`: the response was stored by a build that did not keep
+    /// them.
     pub asked_with: Option<FieldKinds>,
 }
 
-/// The yes-or-no part of [`StoredFacts`].
+/// The boolean facts in [`StoredFacts`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FactFlags(u16);
 
 impl FactFlags {
-    /// May never be used without validation (`no-cache`).
+    /// Must not be used without validation (`no-cache`).
     pub const NO_CACHE: FactFlags = FactFlags(1);
-    /// May never be served stale (`must-revalidate`, `proxy-revalidate`, `s-maxage`).
+    /// Must not be served stale (`must-revalidate`, `proxy-revalidate`, `s-maxage`).
     pub const NEVER_STALE: FactFlags = FactFlags(1 << 1);
-    /// Does not change while fresh, by the origin's word (RFC 8246) or by a rule.
+    /// Does not change while fresh, because the origin (RFC 8246) or a rule declares it.
     pub const IMMUTABLE: FactFlags = FactFlags(1 << 2);
     /// Has an ETag.
     pub const ETAG: FactFlags = FactFlags(1 << 3);
     /// The ETag is strong.
     pub const STRONG_ETAG: FactFlags = FactFlags(1 << 4);
-    /// Has a Vary row, which must match.
+    /// Has a Vary row, which the request must match.
     pub const VARIES: FactFlags = FactFlags(1 << 5);
     /// Content is not to be transformed.
     pub const NO_TRANSFORM: FactFlags = FactFlags(1 << 6);
 
-    /// Was received in HTTP/1.0.
+    /// Was received over HTTP/1.0.
     const HTTP_1_0: FactFlags = FactFlags(1 << 7);
-    /// Was received in HTTP/2.
+    /// Was received over HTTP/2.
     const HTTP_2: FactFlags = FactFlags(1 << 8);
-    /// Has a content coding that its own request cannot have asked for, so that the coding was not
-    /// negotiated: every client gets it.
+    /// Has a content coding that the request cannot have caused, so the coding was not negotiated:
+    /// every client gets it.
     pub const ANY_CODING: FactFlags = FactFlags(1 << 9);
-    /// May be made for one user, by a cookie, and has no stated lifetime: it never gets another
-    /// one, and is never used without validation (with `NO_CACHE`).
+    /// May be made for a single user, because of a cookie, and has no stated lifetime: it never
+    /// gets another lifetime, and is never used without validation (with `NO_CACHE`).
     pub const PERSONAL: FactFlags = FactFlags(1 << 10);
 
     const ALL: u16 = (1 << 11) - 1;
 
-    /// These flags and `flag` if `set`.
+    /// These flags, plus `flag` if `set` is true.
     #[must_use]
     pub fn with(self, flag: FactFlags, set: bool) -> FactFlags {
         FactFlags(if set { self.0 | flag.0 } else { self.0 })
     }
 
-    /// Whether `flag` is among them.
+    /// Returns true if `flag` is set.
     pub fn has(self, flag: FactFlags) -> bool {
         self.0 & flag.0 != 0
     }
 }
 
 impl StoredFacts {
-    /// The same facts of a response that was received in this version of HTTP.
+    /// These facts for a response received over this version of HTTP.
     #[must_use]
     pub fn received_in(mut self, version: Version) -> StoredFacts {
         let FactFlags(flags) = self.flags;
@@ -118,7 +120,7 @@ impl StoredFacts {
         self
     }
 
-    /// The version of HTTP in which it was received, for Via.
+    /// The HTTP version over which the response was received, for Via.
     pub fn received(&self) -> Version {
         match () {
             () if self.flags.has(FactFlags::HTTP_1_0) => Version::HTTP_10,
@@ -132,24 +134,24 @@ impl StoredFacts {
         current_age(self.initial_age, self.response_time, now)
     }
 
-    /// The lifetime that is left; negative when stale.
+    /// The remaining lifetime; negative if stale.
     pub fn ttl(&self, now: UnixTime) -> i64 {
         i64::from(self.lifetime.seconds.get()) - i64::from(self.age(now).get())
     }
 
-    /// Whether it is fresh. A response from "the future" is not: the clock was wrong then or is
-    /// now, and only a validation can tell its age.
+    /// Returns true if the response is fresh. A response with a response time in the future is not:
+    /// the clock was wrong then or is wrong now, and only a validation can show the age.
     pub fn is_fresh(&self, now: UnixTime) -> bool {
         self.ttl(now) > 0 && self.response_time <= now
     }
 
-    /// Whether a conditional request can ask for a change: ETag or Last-Modified.
+    /// Returns true if a conditional request is possible: ETag or Last-Modified is present.
     pub fn has_validator(&self) -> bool {
         self.flags.has(FactFlags::ETAG) || self.last_modified.is_some()
     }
 
-    /// These facts, made from newer fields of the response that has `stored`: what they say about
-    /// the request that the content is for stays.
+    /// Facts computed from newer fields of the response with the facts `stored`. Facts about the
+    /// request that the content answers stay as in `stored`.
     #[must_use]
     pub fn with_request_of(mut self, stored: &StoredFacts) -> StoredFacts {
         self.asked_with = stored.asked_with;
@@ -176,7 +178,7 @@ impl StoredFacts {
         self
     }
 
-    /// The bytes to keep with the response.
+    /// The bytes to store with the response.
     pub fn to_bytes(&self) -> [u8; FACTS_BYTES] {
         let mut out = [0; FACTS_BYTES];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -201,7 +203,7 @@ impl StoredFacts {
         out
     }
 
-    /// Reads the bytes back; `None` when they are not of this layout.
+    /// Parses stored bytes; `None` if they are not in this layout.
     pub fn from_bytes(bytes: &[u8]) -> Option<StoredFacts> {
         let bytes: &[u8; FACTS_BYTES] = bytes.try_into().ok()?;
         let flags = u16_at(bytes, 4);
@@ -272,7 +274,7 @@ fn seconds_at(bytes: &[u8; FACTS_BYTES], at: usize) -> Option<Seconds> {
 
 const LAYOUT: u8 = 1;
 
-/// Tells a request without any field that counts from one of which nothing is known.
+/// Distinguishes a request without any field that counts (bit set) from an unknown request (0).
 const RECORDED: u16 = 1 << 15;
 
 const NO_TIME: u64 = u64::MAX;
@@ -349,7 +351,7 @@ mod tests {
             (1, 8),
             (3, 0xff),
             (5, 0x80),
-            // Kinds without the bit that says so, and one that is none.
+            // Kinds without the bit `RECORDED`, and an unknown kind.
             (7, 1),
             (7, 0x82),
             (11, 0x81),

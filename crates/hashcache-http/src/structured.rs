@@ -1,13 +1,13 @@
 //! Structured fields (RFC 9651): dictionaries and lists of strings.
 //!
-//! Called by `targeted`, `groups`, `digest` and `cache_status`.
+//! `targeted`, `groups`, `digest`, `link_field`, `related` and `cache_status` call it.
 //!
-//! Invariant: a field is valid as a whole or not at all.
-//! Cost: one pass over the field; a member of a dictionary is compared with those before it.
+//! Invariant: a field is either valid as a whole or ignored.
+//! Cost: one pass over the field; a dictionary member is compared with all preceding members.
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// What a member of a dictionary is, as far as directives care.
+/// The value of a dictionary member, as far as directives need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     Boolean(bool),
@@ -20,8 +20,8 @@ pub(crate) enum Item {
     Other,
 }
 
-/// The members of a dictionary over all lines of a field, the last of each key; `None` when it is
-/// not valid.
+/// The members of a dictionary over all field lines, the last for each key; `None` if the field is
+/// invalid.
 pub(crate) fn dictionary(fields: &HeaderMap, name: &HeaderName) -> Option<Vec<(String, Item)>> {
     let text = joined(fields, name);
     let mut members: Vec<(String, Item)> = Vec::new();
@@ -39,8 +39,8 @@ pub(crate) fn dictionary(fields: &HeaderMap, name: &HeaderName) -> Option<Vec<(S
     Some(members)
 }
 
-/// The strings of a list over all lines of a field, at most [`MEMBERS_MAX`]; `None` when it is
-/// not valid or holds anything else.
+/// The strings of a list over all field lines, at most [`MEMBERS_MAX`]; `None` if the field is
+/// invalid or holds anything else.
 pub(crate) fn strings(fields: &HeaderMap, name: &HeaderName) -> Option<Vec<String>> {
     let text = joined(fields, name);
     let mut strings = Vec::new();
@@ -59,7 +59,8 @@ pub(crate) fn strings(fields: &HeaderMap, name: &HeaderName) -> Option<Vec<Strin
     Some(strings)
 }
 
-/// Whether a field is a list of at least one member, and stays one when a member is added.
+/// Returns true if a field is a list with at least one member, and remains a list when a member is
+/// appended.
 pub(crate) fn is_list(fields: &HeaderMap, name: &HeaderName) -> bool {
     let has_member = |line: &HeaderValue| !line.as_bytes().trim_ascii().is_empty();
     let lines = fields.get_all(name);
@@ -72,7 +73,7 @@ fn joined(fields: &HeaderMap, name: &HeaderName) -> Vec<u8> {
     lines.collect::<Vec<_>>().join(&b","[..])
 }
 
-/// Reads a comma-separated list; `member` reads one member, up to its parameters.
+/// Parses a comma-separated list; `member` parses a single member, up to the parameters.
 fn list<'a>(text: &'a [u8], mut member: impl FnMut(&mut Parser<'a>) -> Option<()>) -> Option<()> {
     let mut parser = Parser(text);
     parser.blanks(b" ");
@@ -94,8 +95,8 @@ fn list<'a>(text: &'a [u8], mut member: impl FnMut(&mut Parser<'a>) -> Option<()
     Some(())
 }
 
-/// More than there are directives, and twice the groups that RFC 9875 asks for; a dictionary with
-/// more would take quadratic time.
+/// More than the number of directives, and twice the groups that RFC 9875 requires; a larger
+/// dictionary would take quadratic time.
 pub(crate) const MEMBERS_MAX: usize = 64;
 
 struct Parser<'a>(&'a [u8]);
@@ -182,7 +183,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// An integer of at most 15 digits, or a decimal of at most 12 and 3.
+    /// An integer with at most 15 digits, or a decimal with at most 12 and 3.
     fn number(&mut self) -> Option<Item> {
         let negative = self.skip(b'-');
         let digits = self.take(|b| b.is_ascii_digit());
@@ -218,7 +219,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The bytes of a base64 text, its padding optional (RFC 9651 4.2.7).
+/// Decodes base64; the padding is optional (RFC 9651 4.2.7).
 fn base64(text: &[u8]) -> Option<Vec<u8>> {
     let unpadded = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"="));
     if unpadded.is_some() && !text.len().is_multiple_of(4) {

@@ -1,11 +1,11 @@
-//! What a request is about: scheme, host, port, path and query, each in one spelling.
+//! The target of a request: scheme, host, port, path and query, each in its canonical spelling.
 //!
-//! The proxy calls `parse_target` with a request line's target and Host; `cache_key`, `rules` and
-//! `invalidate` take the result.
+//! The proxy calls `parse_target` with the target in the request line and Host; `cache_key`,
+//! `rules` and `invalidate` take the result.
 //!
-//! Invariant: two spellings of one resource that must not differ (letter case of the host, default
-//! port, forms of an IPv6 address) give equal targets; path and query stay byte for byte, because
-//! `%2f` and `/`, `a?x&y` and `a?y&x` may be different resources.
+//! Invariant: equivalent spellings of a URL (letter case of the host, default port, forms of an
+//! IPv6 address) give equal targets; path and query stay byte for byte, because `%2f` and `/`, or
+//! `a?x&y` and `a?y&x`, may be different resources.
 //! Cost: two small allocations; none for a clone.
 
 use std::fmt;
@@ -15,19 +15,19 @@ use http::Method;
 
 use crate::authority::{Authority, Scheme, TargetError, split_scheme};
 
-/// A resource: what a stored response is stored for.
+/// A target URI; responses are stored for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The scheme.
     pub scheme: Scheme,
     /// Host and port.
     pub authority: Authority,
-    /// Path and query as they came; begins with `/`, or is `*` where the whole server is meant.
+    /// Path and query as received; starts with `/`, or is `*` for the whole server.
     pub path_and_query: Arc<str>,
 }
 
 impl Target {
-    /// Reads a URL of one of the known schemes.
+    /// Parses a URL with a known scheme.
     pub fn parse_url(text: &str) -> Result<Target, TargetError> {
         let (scheme, rest) = split_scheme(text).ok_or(TargetError::Form)??;
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -36,7 +36,7 @@ impl Target {
         Target::new(scheme, authority, path)
     }
 
-    /// A resource of an authority. An empty path becomes `/`, also before a query.
+    /// A target with this authority. An empty path becomes `/`, also before a query.
     pub fn new(scheme: Scheme, authority: Authority, path: &str) -> Result<Target, TargetError> {
         if path.contains('#') {
             return Err(TargetError::Fragment);
@@ -63,12 +63,12 @@ impl Target {
         whole.split_once('?').map_or(whole, |(path, _)| path)
     }
 
-    /// The query, without its question mark. An empty query is a query.
+    /// The query, without the question mark. An empty query counts as a query.
     pub fn query(&self) -> Option<&str> {
         self.path_and_query.split_once('?').map(|(_, query)| query)
     }
 
-    /// Whether both are resources of one origin.
+    /// Returns true if both targets have the same origin.
     pub fn same_origin(&self, other: &Target) -> bool {
         self.scheme == other.scheme && self.authority == other.authority
     }
@@ -89,10 +89,10 @@ impl fmt::Display for Target {
     }
 }
 
-/// What a request line asks for.
+/// A parsed request target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestTarget {
-    /// A resource, named in absolute-form or in origin-form with Host.
+    /// A URI in absolute-form, or in origin-form with Host.
     Resource(Target),
     /// A tunnel: CONNECT.
     Tunnel(Authority),
@@ -100,11 +100,11 @@ pub enum RequestTarget {
     Server(Authority),
 }
 
-/// Reads a request's target (RFC 9112 3.2).
+/// Parses a request target (RFC 9112 3.2).
 ///
-/// `host` is the value of the one Host field; `scheme` that of the connection the request came by,
-/// which origin-form leaves unsaid. In absolute-form the target's own authority counts and Host is
-/// not looked at: the caller replaces it with that authority (RFC 9112 3.2.2).
+/// `host` is the value of the single Host field. `scheme` is from the client's connection, because
+/// origin-form does not contain it. In absolute-form the authority in the target counts and Host is
+/// ignored: the caller replaces Host with that authority (RFC 9112 3.2.2).
 pub fn parse_target(
     method: &Method,
     target: &str,
@@ -117,7 +117,7 @@ pub fn parse_target(
     if let Some(known) = split_scheme(target) {
         known?;
         let mut resource = Target::parse_url(target)?;
-        // RFC 9112 3.2.4: `OPTIONS http://host` asks the server as a whole, as `OPTIONS *`.
+        // RFC 9112 3.2.4: `OPTIONS http://host` is for the whole server, as `OPTIONS *`.
         let names_path = target[target.find("://").map_or(0, |at| at + 3)..].contains(['/', '?']);
         if *method == Method::OPTIONS && !names_path {
             resource.path_and_query = "*".into();

@@ -1,21 +1,21 @@
-//! Any octets of a request target as text, and back.
+//! Converts any octets in a request target to text, and back.
 //!
-//! Browsers and scripts put more into a path or a query than RFC 3986 allows: quotes, angle
-//! brackets, UTF-8, and old ones Latin-1. Servers take all of it, and each may mean something else
-//! by it, so the octets have to reach the origin unchanged. [`crate::Target`] keeps text, which the
-//! rules, mirrors and logs can split and compare. An octet that is no part of UTF-8 is kept as one
-//! character of a range at the end of Unicode's private planes. Octets that spell a character of
-//! that range themselves are kept one by one in the same way.
+//! Browsers and scripts send octets in a path or query that RFC 3986 does not allow: quotes, angle
+//! brackets, UTF-8, and old programs Latin-1. Servers accept all of them, and each server may
+//! interpret them differently, so the octets must reach the origin unchanged. [`crate::Target`]
+//! keeps text, which the rules, mirrors and logs can split and compare. Each octet outside valid
+//! UTF-8 is kept as a character in a range at the end of Unicode's private planes. Octets that
+//! encode a character in that range themselves are also kept octet by octet in this way.
 //!
-//! Called by the proxy with the target of each request, and where a target leaves the process.
+//! The proxy calls it with the target of each request, and wherever a target leaves the process.
 //!
-//! Invariant: [`octets`] gives back what [`octet_text`] got. Two targets of different octets are
-//! therefore different text, and have different cache keys.
+//! Invariant: [`octets`] returns exactly the input of [`octet_text`]. Two targets with different
+//! octets therefore have different text and different cache keys.
 //! Cost: one pass; nothing is allocated for UTF-8.
 
 use std::borrow::Cow;
 
-/// The target's octets as text.
+/// Converts the target's octets to text.
 pub fn octet_text(octets: &[u8]) -> Cow<'_, str> {
     if let Some(text) = plain_text(octets) {
         return Cow::Borrowed(text);
@@ -36,8 +36,8 @@ pub fn octet_text(octets: &[u8]) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// The octets as they are, if they are text that needs no other form: UTF-8 without characters of
-/// the last plane. Other targets are rare enough for a slower way.
+/// The octets unchanged, if they are text that needs no conversion: UTF-8 without characters in the
+/// last plane. Other targets are rare enough for a slower path.
 pub fn plain_text(octets: &[u8]) -> Option<&str> {
     let is_last_plane = |octet: &u8| *octet >= LAST_PLANE;
     if octets.iter().any(is_last_plane) {
@@ -47,7 +47,7 @@ pub fn plain_text(octets: &[u8]) -> Option<&str> {
     }
 }
 
-/// The octets that [`octet_text`] has made this text of.
+/// Restores the octets from the text made by [`octet_text`].
 pub fn octets(text: &str) -> Cow<'_, [u8]> {
     if !text.bytes().any(|octet| octet >= LAST_PLANE) {
         return Cow::Borrowed(text.as_bytes());
@@ -62,20 +62,20 @@ pub fn octets(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(octets)
 }
 
-/// An octet above 127 as a character.
+/// Maps an octet above 127 to a character.
 fn as_character(octet: u8) -> char {
     char::from_u32(RANGE | u32::from(octet)).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// Whether a character stands for an octet.
+/// Returns true if a character represents an octet.
 fn is_octet(character: char) -> bool {
     let code = u32::from(character);
     code & !0xff == RANGE && code & 0x80 != 0
 }
 
-/// U+10FF80 to U+10FFFF, 128 of the private characters of the last plane.
+/// U+10FF80 to U+10FFFF, 128 private characters in the last plane.
 const RANGE: u32 = 0x0010_ff00;
-/// The first octet of UTF-8 for the characters from U+100000 on.
+/// The first octet in UTF-8 of U+100000 and all higher characters.
 const LAST_PLANE: u8 = 0xf4;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Targeted cache control: fields that speak to one kind of cache (RFC 9213).
+//! Targeted cache control: fields for a certain kind of cache (RFC 9213).
 //!
-//! `storable` reads the directives of a response through it. Which fields speak to this cache is
-//! the caller's to say: `CDN-Cache-Control` where it stands in front of an origin, none elsewhere.
+//! `storable` reads the directives of a response through this module. The caller decides which
+//! fields target this cache: `CDN-Cache-Control` in front of an origin, none elsewhere.
 //!
-//! Invariants: the first such field that is a valid dictionary (RFC 9651 3.2) and not empty counts
-//! alone, and Cache-Control and Expires do not; one that is not valid counts as absent (RFC 9213
-//! 2.1, 2.2). Of a directive with a value of another type than it takes, the careful reading
-//! counts, as in `cache_control`.
+//! Invariants: the first targeted field that is a valid dictionary (RFC 9651 3.2) and not empty is
+//! used alone, without Cache-Control and Expires; an invalid field counts as absent (RFC 9213 2.1,
+//! 2.2). A directive with a value of the wrong type is read in the safer way, as in
+//! `cache_control`.
 //! Cost: one pass over the field.
 
 use std::borrow::Cow;
@@ -16,12 +16,12 @@ use http::header::{HeaderMap, HeaderName};
 use crate::cache_control::{DirectiveValue, ResponseDirectives};
 use crate::structured::{Item, dictionary};
 
-/// The targeted field of caches that an origin has put in front of itself.
+/// The targeted field for caches that an origin has placed in front of itself.
 pub const CDN_CACHE_CONTROL: HeaderName = HeaderName::from_static("cdn-cache-control");
 
 impl ResponseDirectives {
-    /// The directives that count for a cache that `targets` speak to, the first one first: those of
-    /// the first usable target, else of Cache-Control.
+    /// The directives for a cache that is addressed by `targets`, in order of priority: from the
+    /// first usable target, otherwise from Cache-Control.
     pub fn for_targets(fields: &HeaderMap, targets: &[HeaderName]) -> ResponseDirectives {
         let targeted = targets.iter().find_map(|target| read(fields, target));
         targeted.unwrap_or_else(|| ResponseDirectives::parse(fields))
@@ -56,5 +56,5 @@ fn read(fields: &HeaderMap, target: &HeaderName) -> Option<ResponseDirectives> {
     Some(out)
 }
 
-/// Directives whose value is a list of field names.
+/// Directives with a list of field names as value.
 const NAMES_FIELDS: [&str; 2] = ["no-cache", "private"];

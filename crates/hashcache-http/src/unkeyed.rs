@@ -1,13 +1,13 @@
-//! Whether a request has only fields that the cache key covers (RFC 9111 4, 4.1).
+//! Checks that a request has only fields that the cache key covers (RFC 9111 4, 4.1).
 //!
-//! A client may have a fresh response validated at any time (`no-cache`), and a forwarded HEAD may
-//! update it (RFC 9111 4.3.4, 4.3.5). Some origins copy request fields into their responses
-//! although no `Vary` names them (`X-Forwarded-Host` into `Link` or `Location`). Such a field would
-//! then reach all clients at once, whenever an attacker likes. Therefore, if a request has such a
-//! field, a fresh stored response is not updated, and the new response is for its client alone. A
-//! stale one is updated all the same, or it could never become fresh again.
+//! A client may cause the validation of a fresh response at any time (`no-cache`), and a forwarded
+//! HEAD may update it (RFC 9111 4.3.4, 4.3.5). Some origins copy request fields into the response
+//! although no `Vary` names them (`X-Forwarded-Host` into `Link` or `Location`). An attacker could
+//! then send such a field to all clients at any time. Therefore, if a request has such a field, a
+//! fresh stored response is not updated, and the new response is only for this client. A stale
+//! response is updated all the same, because otherwise it could never become fresh again.
 //!
-//! The proxy asks before it updates stored fields. Cost: the names of the request's fields, once
+//! The proxy calls it before it updates stored fields. Cost: the names of the request fields, once
 //! per validation.
 
 use http::header::{
@@ -17,8 +17,8 @@ use http::header::{
 
 use crate::vary::Vary;
 
-/// Whether every field of a request is named by the `Vary` of the stored response, or is one that
-/// selects no other representation.
+/// Returns true if every request field is named in the `Vary` of the stored response, or is known
+/// not to select a representation.
 pub fn is_keyed(request: &HeaderMap, stored: &HeaderMap) -> bool {
     let varied = match Vary::parse(stored) {
         Vary::Nothing => Vec::new(),
@@ -29,8 +29,8 @@ pub fn is_keyed(request: &HeaderMap, stored: &HeaderMap) -> bool {
     request.keys().all(held)
 }
 
-/// Fields that are part of the key, or about caches, connections and what of a representation is
-/// sent, not about which.
+/// Fields that are part of the key, or about caches, connections, or the part of a representation
+/// to send, but do not select a representation.
 const SELECT_NOTHING: [HeaderName; 12] = [
     CACHE_CONTROL,
     CONNECTION,

@@ -1,18 +1,18 @@
 //! Validation: a client's preconditions against a stored response, our own conditional requests to
 //! upstream, and the effect of a 304 on the stored fields (RFC 9111 3.2, 4.3; RFC 9110 13).
 //!
-//! The proxy calls `evaluate_conditions` before serving a stored response, the others around a
-//! validation.
+//! The proxy calls `evaluate_conditions` before it serves a stored response, the other functions
+//! before and after a validation.
 //!
 //! Invariant: fields that describe the stored bytes (length, coding, range, digests, entity tag)
-//! are never taken from a 304, because it was made without those bytes. Cookies are not taken
-//! either, because they are for one client.
+//! are never taken from a 304, because the origin generated the 304 without those bytes. Cookies
+//! are not taken either, because they are for a single client.
 //! Cost: a comparison per entity tag in the request; freshening copies the 304's fields.
 //!
-//! If-Match and If-Unmodified-Since guard the origin's state. A cache may ignore them (RFC 9110
-//! 13.1.1, 13.1.4), so a stored response answers where they hold for it
-//! ([`origin_conditions_hold`]). It never answers 412: where they do not hold, the request is
-//! forwarded, because only the origin knows whether its state differs from the stored one.
+//! If-Match and If-Unmodified-Since protect the origin's state. A cache may ignore them (RFC 9110
+//! 13.1.1, 13.1.4), so a stored response answers the request if they hold for it
+//! ([`origin_conditions_hold`]). The cache never answers 412: if they do not hold, the request is
+//! forwarded, because only the origin knows if its state differs from the stored response.
 
 use http::header::{
     AGE, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, DATE,
@@ -28,19 +28,20 @@ use crate::fields::{Backslash, Single, single, split_list};
 use crate::hop::{fields_to_store, withhold};
 use crate::stored_facts::StoredFacts;
 
-/// What a client's preconditions make of a stored response.
+/// Result of the client's preconditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionOutcome {
-    /// The client has it: answer 304.
+    /// The client has the response: answer 304.
     NotModified,
     /// Serve the response.
     Send,
 }
 
-/// Evaluates If-None-Match, or without it If-Modified-Since, for GET and HEAD (RFC 9111 4.3.2).
+/// Evaluates If-None-Match, or If-Modified-Since if the former is absent, for GET and HEAD (RFC
+/// 9111 4.3.2).
 ///
-/// Preconditions count only where the answer would be a 2xx (RFC 9110 13.2.1). Without a stored
-/// Last-Modified its Date stands in, or the time it came.
+/// Preconditions count only if the response would be a 2xx (RFC 9110 13.2.1). If Last-Modified is
+/// not stored, Date is used, or the time of arrival.
 pub fn evaluate_conditions(
     request: &HeaderMap,
     facts: &StoredFacts,
@@ -70,13 +71,14 @@ pub fn evaluate_conditions(
     }
 }
 
-/// Whether If-Match, or without it If-Unmodified-Since, holds for a stored response (RFC 9110
-/// 13.2.2, steps 1 and 2). Then the stored response answers as the origin would have when it sent
-/// it. Updaters ask so for the parts of a file that must not change in between.
+/// Returns true if If-Match, or If-Unmodified-Since if the former is absent, holds for a stored
+/// response (RFC 9110 13.2.2, steps 1 and 2). Then the stored response answers as the origin would
+/// have when it sent the response. Software updaters send such conditions for the parts of a file
+/// that must not change between requests.
 ///
-/// A stored error holds for nothing: preconditions count only where the answer would be a 2xx (RFC
-/// 9110 13.2.1). An If-Unmodified-Since that is no date is ignored, and so are two of them; without
-/// a stored Last-Modified a date does not hold, although an origin would ignore it.
+/// Returns false for a stored error: preconditions count only if the response would be a 2xx (RFC
+/// 9110 13.2.1). An If-Unmodified-Since that is not a date is ignored, as are two different dates;
+/// without a stored Last-Modified a date does not hold, although an origin would ignore it.
 pub fn origin_conditions_hold(
     request: &HeaderMap,
     facts: &StoredFacts,
@@ -102,13 +104,13 @@ pub fn origin_conditions_hold(
     }
 }
 
-/// The members of a list of entity tags, over all lines of the field.
+/// The members of a list of entity tags, over all field lines.
 fn members<'a>(request: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let lines = request.get_all(name).iter();
     lines.flat_map(|line| split_list(line.as_bytes(), Backslash::Plain))
 }
 
-/// Whether If-None-Match names the stored entity tag, or any with `*`.
+/// Returns true if If-None-Match contains the stored entity tag, or `*`.
 fn none_match_names(request: &HeaderMap, etag: Option<EntityTag<'_>>) -> bool {
     members(request, &IF_NONE_MATCH).any(|member| {
         let names = |etag: EntityTag<'_>| etag.equals_weakly(&EntityTag::parse(member));
@@ -116,12 +118,12 @@ fn none_match_names(request: &HeaderMap, etag: Option<EntityTag<'_>>) -> bool {
     })
 }
 
-/// Makes a request ask whether the stored response is still current (RFC 9111 4.3.1).
+/// Turns a request into a validation of the stored response (RFC 9111 4.3.1).
 ///
-/// The client's own conditions and its Range go: they are evaluated against what the validation
-/// leaves in the store. If-None-Match carries the stored ETag byte for byte, If-Modified-Since the
-/// stored Last-Modified; with neither it carries the stored Date. A response without all three is
-/// asked for anew, unconditionally.
+/// The client's own conditions and Range are removed: they are evaluated against the stored
+/// response after the validation. If-None-Match carries the stored ETag byte for byte,
+/// If-Modified-Since the stored Last-Modified; if both are missing, it carries the stored Date. A
+/// response with none of the three is fetched again, unconditionally.
 pub fn set_validators(request: &mut HeaderMap, facts: &StoredFacts, stored: &HeaderMap) {
     remove_conditions(request);
     if let Some(etag) = stored.get(ETAG) {
@@ -134,8 +136,9 @@ pub fn set_validators(request: &mut HeaderMap, facts: &StoredFacts, stored: &Hea
     }
 }
 
-/// Removes If-Modified-Since with more than one date: it is no condition (RFC 9110 13.1.3), neither
-/// here nor for an origin that would pick one of them. Repetitions of one date become one line.
+/// Removes If-Modified-Since if it has more than one date: it is not a condition then (RFC 9110
+/// 13.1.3), neither here nor for an origin that would pick one of the dates. Repetitions of the
+/// same date become a single line.
 pub fn settle_modified_since(request: &mut HeaderMap) {
     if request.get_all(IF_MODIFIED_SINCE).iter().nth(1).is_none() {
         return;
@@ -150,29 +153,29 @@ pub fn settle_modified_since(request: &mut HeaderMap) {
     }
 }
 
-/// Whether the client itself has set a condition that an origin answers with 412.
+/// Returns true if the client itself has set a condition that an origin answers with 412.
 pub fn has_strict_condition(request: &HeaderMap) -> bool {
     request.contains_key(IF_MATCH) || request.contains_key(IF_UNMODIFIED_SINCE)
 }
 
-/// Takes the client's own conditions and its Range out of a request.
+/// Removes the client's own conditions and Range from a request.
 pub(crate) fn remove_conditions(request: &mut HeaderMap) {
     for name in [IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_RANGE, RANGE] {
         request.remove(name);
     }
 }
 
-/// Whether a 304, which answers a request made by [`set_validators`], speaks of the stored
-/// response (RFC 9111 4.3.4). If not, it must neither freshen nor release it, and the resource is
-/// fetched anew without conditions.
+/// Returns true if a 304 for a request made by [`set_validators`] refers to the stored response
+/// (RFC 9111 4.3.4). If not, the 304 must neither freshen the stored response nor cause it to be
+/// served, and the resource is fetched again without conditions.
 ///
-/// A 304 without validators confirms what we asked about: RFC 9110 15.4.5 even advises to leave
-/// Last-Modified out.
+/// A 304 without validators confirms the validators in the request: RFC 9110 15.4.5 even advises to
+/// omit Last-Modified.
 pub fn not_modified_confirms(stored: &HeaderMap, not_modified: &HeaderMap) -> bool {
     if let Some(etag) = not_modified.get(ETAG) {
-        // Compared weakly on purpose. nginx weakens the tag of what it compresses but not that of
-        // the 304 for it; a strong comparison would fetch such content whole at each validation.
-        // The tag sent was the stored one, so the origin did recognise it.
+        // Deliberately a weak comparison. nginx weakens the tag of content that it compresses, but
+        // not the tag in the 304; with a strong comparison such content would be fetched whole at
+        // each validation. The request carried the stored tag, so the origin has recognised it.
         let etag = EntityTag::parse(etag.as_bytes());
         let stored = stored
             .get(ETAG)
@@ -187,14 +190,14 @@ pub fn not_modified_confirms(stored: &HeaderMap, not_modified: &HeaderMap) -> bo
     }
 }
 
-/// Freshens stored fields from a 304 (RFC 9111 3.2, 4.3.4): each field it has replaces the stored
-/// ones of that name, but for those that describe the stored bytes or belong to the connection, and
-/// for Set-Cookie: [`for_its_client`].
+/// Freshens stored fields from a 304 (RFC 9111 3.2, 4.3.4): each field in it replaces the stored
+/// fields with that name, except for fields that describe the stored bytes or belong to the
+/// connection, and for Set-Cookie: see [`for_its_client`].
 ///
-/// The 304's Age counts from now on, or none. A Date is set if it brought none. Fields that the new
-/// `no-cache="…"` and `private="…"` name are withheld as from a new response. The caller then
-/// asks [`storable`](crate::storable) anew with the stored status and these fields: a 304 may
-/// bring `no-store`.
+/// After this the Age of the 304 counts, or none. Date is set if the 304 has none. Fields named in
+/// the new `no-cache="…"` and `private="…"` are withheld, as in a new response. The caller then
+/// calls [`storable`](crate::storable) again with the stored status and these fields, because a 304
+/// may carry `no-store`.
 pub fn freshen(stored: &mut HeaderMap, not_modified: &HeaderMap, response_time: UnixTime) {
     stored.remove(AGE);
     stored.insert(DATE, http_date(response_time));
@@ -212,8 +215,8 @@ pub fn freshen(stored: &mut HeaderMap, not_modified: &HeaderMap, response_time: 
     withhold(stored, &directives);
 }
 
-/// Copies the cookies of a 304 into the response to the client that caused it. The stored response
-/// must not get them.
+/// Copies the cookies of a 304 into the response to the client that caused it. They must not be
+/// added to the stored response.
 pub fn for_its_client(response: &mut HeaderMap, not_modified: &HeaderMap) {
     if !not_modified.contains_key(SET_COOKIE) {
         return;
@@ -224,15 +227,15 @@ pub fn for_its_client(response: &mut HeaderMap, not_modified: &HeaderMap) {
     }
 }
 
-/// Gives a response without Date that of its arrival (RFC 9110 6.6.1).
+/// Sets Date to the arrival time if the response has none (RFC 9110 6.6.1).
 pub fn ensure_date(response: &mut HeaderMap, response_time: UnixTime) {
     if !response.contains_key(DATE) {
         response.insert(DATE, http_date(response_time));
     }
 }
 
-/// The fields of a 304 made from a stored response (RFC 9110 15.4.5): all but those that describe
-/// content which the client has already.
+/// The fields of a 304 generated from a stored response (RFC 9110 15.4.5): all fields except those
+/// that describe content, because the client already has it.
 pub fn not_modified_fields(stored: &HeaderMap) -> HeaderMap {
     let mut out = stored.clone();
     for name in CONTENT_FIELDS.into_iter().chain(OF_CONTENT) {
@@ -244,10 +247,10 @@ pub fn not_modified_fields(stored: &HeaderMap) -> HeaderMap {
     out
 }
 
-/// Never taken from a 304: what describes the stored bytes, and a cookie for the one client whose
-/// request was validated. A tag is compared weakly ([`not_modified_confirms`]): a strong one taken
-/// from the 304 for compressed content would name those bytes by the tag of the identity form, and
-/// parts of both forms would be put together.
+/// Never taken from a 304: fields that describe the stored bytes, and cookies, which are for the
+/// client with the validated request. Tags are compared weakly ([`not_modified_confirms`]): if the
+/// strong tag in the 304 for compressed content were taken, those bytes would get the tag of the
+/// identity form, and parts of both forms would be combined.
 const NEVER_TAKEN: [HeaderName; 6] = [
     CONTENT_ENCODING,
     CONTENT_LENGTH,
@@ -257,7 +260,7 @@ const NEVER_TAKEN: [HeaderName; 6] = [
     TRANSFER_ENCODING,
 ];
 
-/// Left out of a 304.
+/// Omitted in a 304.
 const CONTENT_FIELDS: [HeaderName; 5] = [
     CONTENT_ENCODING,
     CONTENT_LANGUAGE,

@@ -1,14 +1,15 @@
-//! The variant table: where the stored responses of one URL are that differ by request fields (RFC
+//! The variant table: places of the stored responses for a URL that differ by request fields (RFC
 //! 9111 4.1).
 //!
 //! The first response is stored under the cache key itself, the others under names derived from the
-//! key; the table is in the metadata of the first one. The proxy reads it at every lookup that
-//! finds a table, and changes it when a response is stored or a 304 names a stored one.
+//! key; the table is in the metadata of the first response. The proxy reads the table at every
+//! lookup that finds it, and changes it when a response is stored or a 304 selects a stored
+//! response.
 //!
-//! Invariants: two requests share a row only if the values of all fields of the table are equal in
-//! their normalised form (`vary`), except for a hash collision, which the secret nonce prevents
-//! attackers from making. A reader of a row that is not an alias still compares the stored values.
-//! Derived names contain the nonce, so they are lost with the table.
+//! Invariants: two requests share a row only if the normalised values (`vary`) of all fields in the
+//! table are equal, except for a hash collision, which attackers cannot produce without the secret
+//! nonce. A reader still compares the stored values, unless the row is an alias. Derived names
+//! contain the nonce, so they are lost with the table.
 //! Cost: one hash over the values, a search among at most sixteen rows.
 //!
 //! | bytes | content |
@@ -32,8 +33,8 @@ use siphasher::sip::SipHasher24;
 use crate::entity_tag::EntityTag;
 use crate::vary::{VARY_FIELDS_MAX, VaryRow};
 
-/// What tells the clients of a table's rows apart, most of the time: a hash of six bits, which no
-/// client can choose without the nonce.
+/// A hash with six bits that usually distinguishes the clients in a table; no client can choose it
+/// without the nonce.
 pub fn client_tag(nonce: u64, client: &[u8]) -> u8 {
     let mut hasher = SipHasher24::new_with_keys(nonce, HASH_KEY);
     hasher.write(client);
@@ -41,48 +42,49 @@ pub fn client_tag(nonce: u64, client: &[u8]) -> u8 {
     last >> CLIENT_SHIFT
 }
 
-/// The most rows of a table.
+/// Maximum number of rows in a table.
 pub const VARIANTS_MAX: usize = 16;
 
-/// Where the variants of one URL are.
+/// Places of a URL's variants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VariantTable {
     nonce: u64,
     /// Sorted.
     names: Vec<HeaderName>,
-    /// The oldest first.
+    /// Oldest first.
     rows: Vec<Variant>,
 }
 
-/// One row: which object answers requests with certain values.
+/// A row: the object that answers requests with certain values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// The hash of the values.
+    /// Hash of the values.
     pub values: u64,
-    /// Where the object is.
+    /// Place of the object.
     pub place: VariantPlace,
-    /// The object's version; of another one the row says nothing.
+    /// Version of the object; the row does not apply to any other version.
     pub version: u64,
-    /// Whether upstream named the object by its entity tag for these values, though it was stored
-    /// for others.
+    /// True if upstream selected the object by entity tag for these values, although it was stored
+    /// for other values.
     pub alias: bool,
-    /// Which client asked for it first, as [`client_tag`] tells clients apart.
+    /// Tag of the client that first requested it, see [`client_tag`].
     pub client: u8,
-    /// The object's entity tag, if it has one.
+    /// Entity tag of the object, if any.
     pub etag: Option<Box<[u8]>>,
 }
 
-/// Where an object of a table is.
+/// Place of an object in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VariantPlace {
-    /// Under the key itself.
+    /// Under the cache key itself.
     Here,
-    /// Under the name derived with this hash.
+    /// Under the name derived from this hash.
     Derived(u64),
 }
 
 impl VariantTable {
-    /// A table without rows, of responses that vary by `names`. The nonce is random and secret.
+    /// A table without rows, for responses that vary by `names`. The nonce must be random and
+    /// secret.
     pub fn new(nonce: u64, names: &[HeaderName]) -> VariantTable {
         let mut names = names.to_vec();
         names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
@@ -91,28 +93,28 @@ impl VariantTable {
         VariantTable { nonce, names, rows }
     }
 
-    /// What tells this table from all others, also from later ones of the same key.
+    /// Identifies this table among all tables, including later tables for the same key.
     pub fn nonce(&self) -> u64 {
         self.nonce
     }
 
-    /// The fields by whose values rows are found.
+    /// The fields with the values that select a row.
     pub fn names(&self) -> &[HeaderName] {
         &self.names
     }
 
-    /// The rows, the oldest first.
+    /// The rows, oldest first.
     pub fn rows(&self) -> &[Variant] {
         &self.rows
     }
 
-    /// Whether the table tells apart all that a response with these names in its Vary does.
+    /// Returns true if the table has all fields that a response's Vary names.
     pub fn covers(&self, names: &[HeaderName]) -> bool {
         names.iter().all(|name| self.names.contains(name))
     }
 
-    /// The fields of the table and `names`, for a table that covers both; `names` alone where both
-    /// together are too many.
+    /// The fields of the table and `names` together, for a table that covers both; only `names` if
+    /// both together are too many.
     pub fn widened(&self, names: &[HeaderName]) -> Vec<HeaderName> {
         let more = names.iter().filter(|name| !self.names.contains(name));
         let all: Vec<_> = self.names.iter().chain(more).cloned().collect();
@@ -123,7 +125,7 @@ impl VariantTable {
         }
     }
 
-    /// The hash of a request's values; `None` when they exceed the bound of a row.
+    /// The hash of a request's values; `None` if they exceed the size of a row.
     pub fn values(&self, request: &HeaderMap) -> Option<u64> {
         let row = VaryRow::select(&self.names, request)?;
         let mut hasher = SipHasher24::new_with_keys(self.nonce, HASH_KEY);
@@ -131,15 +133,16 @@ impl VariantTable {
         Some(hasher.finish())
     }
 
-    /// The row of these values.
+    /// The row for these values.
     pub fn find(&self, values: u64) -> Option<&Variant> {
         self.rows.iter().find(|row| row.values == values)
     }
 
-    /// Adds a row, or replaces the one with the same values. Aliases of another version in the same
-    /// place are removed. If there are more than [`VARIANTS_MAX`] rows, the client with the most
-    /// rows loses its oldest one, so that made-up values evict no rows of other clients. The row of
-    /// the object under the key stays, because that object is read in any case.
+    /// Adds a row, or replaces the row with the same values. Rows with another version in the same
+    /// place are removed. If there are more than [`VARIANTS_MAX`] rows, the oldest row of the
+    /// client with the most rows is removed, so that invented values cannot evict the rows of other
+    /// clients. The row for the object under the cache key stays, because that object is read in
+    /// any case.
     pub fn set(&mut self, variant: Variant) {
         let is_over = |row: &Variant| {
             row.values == variant.values
@@ -159,7 +162,7 @@ impl VariantTable {
         self.rows.push(Variant { etag, ..variant });
     }
 
-    /// The client that has most rows when `more` is added; `more`'s, if others have as many.
+    /// The client with the most rows after `more` is added; on a tie, the client of `more`.
     fn client_with_most(&self, more: &Variant) -> u8 {
         let count = |client: u8| self.rows.iter().filter(|row| row.client == client).count();
         let own = (more.client, count(more.client) + 1);
@@ -172,30 +175,30 @@ impl VariantTable {
             .0
     }
 
-    /// Drops the rows of an object that is gone.
+    /// Removes the rows for a removed object.
     pub fn forget(&mut self, place: VariantPlace) {
         self.rows.retain(|row| row.place != place);
     }
 
-    /// Keeps the rows that `keep` says yes to.
+    /// Keeps the rows for which `keep` returns true.
     pub fn retain(&mut self, keep: impl FnMut(&Variant) -> bool) {
         self.rows.retain(keep);
     }
 
-    /// The name of the object with this hash beside `key`.
+    /// The name of the object with this hash, derived from `key`.
     pub fn derived_name(&self, key: &[u8], hash: u64) -> Vec<u8> {
         let mut name = Vec::with_capacity(key.len() + DERIVED_BYTES);
         name.extend_from_slice(key);
-        // No key holds a zero byte behind its port, so no key equals a derived name.
+        // No key has a zero byte after its port, so no key equals a derived name.
         name.extend_from_slice(b"\0v");
         name.extend_from_slice(&self.nonce.to_le_bytes());
         name.extend_from_slice(&hash.to_le_bytes());
         name
     }
 
-    /// Makes a request that no row answers ask which of the stored responses does (RFC 9111 4.3.1):
-    /// If-None-Match with the entity tags of all rows. False when there are none; the request is
-    /// then as it was.
+    /// Turns a request that matches no row into a selection among the stored responses (RFC 9111
+    /// 4.3.1): If-None-Match with the entity tags of all rows. Returns false if there are none; the
+    /// request is then unchanged.
     pub fn set_choices(&self, request: &mut HeaderMap) -> bool {
         let mut tags: Vec<&[u8]> = Vec::new();
         for tag in self.rows.iter().filter_map(|row| row.etag.as_deref()) {
@@ -212,8 +215,8 @@ impl VariantTable {
         true
     }
 
-    /// Which object a 304 means that answers [`VariantTable::set_choices`]: the one whose entity
-    /// tag it names (RFC 9111 4.3.3), or the only one that was asked about.
+    /// The object that a 304 to a request by [`VariantTable::set_choices`] selects: the object with
+    /// the entity tag in the 304 (RFC 9111 4.3.3), or the only object that was in the list.
     pub fn chosen(&self, etag: Option<&HeaderValue>) -> Option<&Variant> {
         let tag = |row: &Variant| row.etag.clone();
         let mut asked = self.rows.iter().filter(|row| row.etag.is_some());
@@ -232,7 +235,7 @@ impl VariantTable {
         }
     }
 
-    /// The table as bytes, to be kept with the first response.
+    /// Encodes the table, to be stored with the first response.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = self.nonce.to_le_bytes().to_vec();
         out.push(count(self.names.len()));
@@ -259,7 +262,7 @@ impl VariantTable {
         out
     }
 
-    /// Reads a table back; `None` when the bytes are none.
+    /// Decodes a table; `None` if the bytes are not a valid table.
     pub fn from_bytes(bytes: &[u8]) -> Option<VariantTable> {
         let mut reader = TableReader(bytes);
         let nonce = reader.number()?;
@@ -333,7 +336,7 @@ impl<'a> TableReader<'a> {
     }
 }
 
-/// Names, rows and tags are kept below 256 by the bounds that let them in.
+/// Counts and lengths are below 256, because names, rows and tags are limited when they are added.
 fn count(length: usize) -> u8 {
     u8::try_from(length).unwrap_or(u8::MAX)
 }
@@ -342,13 +345,13 @@ const DERIVED: u8 = 1;
 const ALIAS: u8 = 2;
 const CLIENT_SHIFT: u8 = 2;
 
-/// A longer tag is not asked about.
+/// Longer tags are not stored in a row, so they are not sent upstream.
 const ETAG_BYTES_MAX: usize = 255;
 
 /// Zero byte, `v`, nonce, hash.
 const DERIVED_BYTES: usize = 2 + 8 + 8;
 
-/// The second half of the hash's key; the first is the nonce.
+/// The second half of the hash key; the first is the nonce.
 const HASH_KEY: u64 = 0x7661_7269_616e_7473;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Vary: which requests a stored response answers (RFC 9111 4.1).
+//! Vary: decides which requests a stored response answers (RFC 9111 4.1).
 //!
-//! `storable` selects a row when a response is stored, the proxy matches it against later
-//! requests. A response without Vary has no row.
+//! `storable` selects a row when a response is stored; the proxy matches it against later requests.
+//! A response without Vary has no row.
 //!
-//! Invariant: rows are equal only where the origin may be taken to answer alike. Values are brought
-//! to one spelling where the field's definition gives several spellings one meaning; letter case
-//! stays wherever a definition does not call it meaningless.
-//! Cost: one allocation per field of the row.
+//! Invariant: rows are equal only if the origin can be expected to send the same response. Values
+//! are normalised if the definition of the field gives several spellings the same meaning; letter
+//! case is kept unless the definition makes it insignificant.
+//! Cost: one allocation per field in the row.
 //!
-//! | field | one spelling |
+//! | field | normalised value |
 //! |---|---|
 //! | Accept-Encoding | the set of br, gzip, identity and zstd with q > 0 |
 //! | Accept-Language | the tags by falling q, in lower case, then those with q = 0 |
@@ -16,10 +16,11 @@
 //! | Authorization, Cookie, From, Proxy-Authorization, Referer, User-Agent | byte for byte |
 //! | others | lines joined, no blanks around commas outside quotes |
 //!
-//! Rows are matched against the request as the origin gets it. Of most fields that is the client's
-//! value. A field that proxies write, change or take out ([`is_rewritten`]) has another value at
-//! the origin than in the client's request, so a response that varies by it counts as `Vary: *`.
-//! Host is written from the target, which the cache key holds: it never tells two requests apart.
+//! Rows are matched against the request as the origin receives it. For most fields that is the
+//! client's value. A field that proxies write, change or remove ([`is_rewritten`]) has a different
+//! value at the origin than in the client's request, so a response that varies by it counts as
+//! `Vary: *`. Host is written from the target, which is in the cache key, so it never distinguishes
+//! two requests.
 
 use http::header::{
     ACCEPT, ACCEPT_CHARSET, ACCEPT_ENCODING, ACCEPT_LANGUAGE, AUTHORIZATION, CONNECTION,
@@ -33,29 +34,28 @@ use crate::coding::{CODINGS, WeightedItem, coding_index, weighted};
 use crate::fields::{Backslash, members, split, trim};
 use crate::request_fields::compared_fields;
 
-/// What a response's Vary says.
+/// A parsed Vary field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vary {
-    /// The answer does not depend on request fields.
+    /// The response does not depend on request fields.
     Nothing,
-    /// It depends on these fields, in this order, each once.
+    /// The response depends on these fields, in this order, without duplicates.
     Fields(Vec<HeaderName>),
-    /// It depends on more fields than a row holds.
+    /// The response depends on more fields than a row holds.
     TooWide,
-    /// It depends on what no later request can be compared with: `*`, no list of names, or a field
-    /// that proxies rewrite.
+    /// No later request can be compared: `*`, a malformed list, or a field that proxies rewrite.
     Anything,
 }
 
 impl Vary {
-    /// Reads the Vary lines of a response. A `*` among names counts like one alone.
+    /// Parses the Vary lines of a response. A `*` among names counts as a single `*`.
     pub fn parse(response: &HeaderMap) -> Vary {
         let mut names = Vec::new();
         for member in members(response, &VARY) {
             match HeaderName::from_bytes(member) {
                 Ok(name) if name == "*" || is_rewritten(&name) => return Vary::Anything,
                 Ok(name) if names.contains(&name) => {}
-                // Reading on would take quadratic time on a field made for it.
+                // To read more would take quadratic time on a crafted field.
                 Ok(_) if names.len() == VARY_FIELDS_MAX => return Vary::TooWide,
                 Ok(name) => names.push(name),
                 Err(_) => return Vary::Anything,
@@ -68,7 +68,7 @@ impl Vary {
         }
     }
 
-    /// The fields that it names, if those are all that the response depends on; none otherwise.
+    /// The named fields, if the response depends on no other field; otherwise none.
     pub fn into_names(self) -> Vec<HeaderName> {
         match self {
             Vary::Fields(names) => names,
@@ -77,45 +77,45 @@ impl Vary {
     }
 }
 
-/// Whether an origin may get another value of this request field than the client sent, because a
-/// proxy writes, changes or removes it.
+/// Returns true if an origin may receive a different value of this request field than the client
+/// sent, because a proxy writes, changes or removes the field.
 pub fn is_rewritten(name: &HeaderName) -> bool {
     REWRITTEN.contains(name)
 }
 
-/// Whether the Vary of a response names a field that proxies rewrite.
+/// Returns true if the Vary of a response names a field that proxies rewrite.
 pub(crate) fn names_rewritten(response: &HeaderMap) -> bool {
     let names = members(response, &VARY).filter_map(|name| HeaderName::from_bytes(name).ok());
     names.into_iter().any(|name| is_rewritten(&name))
 }
 
-/// The most fields a row may have.
+/// Maximum number of fields in a row.
 pub const VARY_FIELDS_MAX: usize = 8;
 
-/// The most bytes a row may take.
+/// Maximum size of a row in bytes.
 pub const VARY_ROW_BYTES_MAX: usize = 4096;
 
-/// The request values a stored response was chosen by, in one spelling.
+/// The normalised request values that selected a stored response.
 ///
-/// Bytes: the number of fields (1), then for each the length of its name (1), the name, 0 for
-/// absent or 1 for present (1), the length of its value (2, little-endian), the value.
+/// Bytes: the number of fields (1), then for each the length of the name (1), the name, 0 for
+/// absent or 1 for present (1), the length of the value (2, little-endian), the value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VaryRow {
     bytes: Box<[u8]>,
 }
 
 impl VaryRow {
-    /// The row of a request under these fields; `None` when it would exceed a bound, or could match
-    /// a request for which the origin would get other values.
+    /// The row of a request for these fields; `None` if it would exceed a limit, or could match a
+    /// request for which the origin would receive other values.
     pub fn select(names: &[HeaderName], request: &HeaderMap) -> Option<VaryRow> {
         let mut row = RowWriter::new(names.len())?;
         row.push_all(names, request)?;
         row.end()
     }
 
-    /// A row that only requests with the same fields match, beside those of `names`: all fields but
-    /// those of caches, connections and single requests (an identifier for tracing, for example).
-    /// `None` as for [`VaryRow::select`].
+    /// A row that matches only requests with the same fields. In addition to `names` it has all
+    /// fields except those for caches, connections and single requests (for example a trace
+    /// identifier). `None` as for [`VaryRow::select`].
     ///
     /// For responses that an origin may have made because of any of these fields.
     pub fn select_all_fields(names: &[HeaderName], request: &HeaderMap) -> Option<VaryRow> {
@@ -126,13 +126,13 @@ impl VaryRow {
         row.end()
     }
 
-    /// Whether the row is one of [`VaryRow::select_all_fields`].
+    /// Returns true if the row is from [`VaryRow::select_all_fields`].
     pub fn is_of_all_fields(&self) -> bool {
         let mut reader = RowReader::new(&self.bytes);
         std::iter::from_fn(|| reader.next_field()).any(|field| field.name == ALL_FIELDS)
     }
 
-    /// Whether a request would have selected this row.
+    /// Returns true if a request would have selected this row.
     pub fn matches(&self, request: &HeaderMap) -> bool {
         let mut reader = RowReader::new(&self.bytes);
         std::iter::from_fn(|| reader.next_field()).all(|field| {
@@ -142,26 +142,26 @@ impl VaryRow {
             let Ok(name) = HeaderName::from_bytes(field.name) else {
                 return false;
             };
-            // A store of an earlier version may hold such a row.
+            // A store from an earlier version may contain such a row.
             !is_rewritten(&name)
                 && !is_too_long(&name, request)
                 && normalised(&name, request).as_deref() == field.value
         })
     }
 
-    /// Whether the row compares this field.
+    /// Returns true if the row compares this field.
     pub fn names(&self, name: &HeaderName) -> bool {
         let mut reader = RowReader::new(&self.bytes);
         let is_it = |field: RowField<'_>| field.name == name.as_str().as_bytes();
         std::iter::from_fn(|| reader.next_field()).any(is_it)
     }
 
-    /// The row as bytes, to be kept with the response.
+    /// The encoded row, to be stored with the response.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Reads a row back; `None` when the bytes are none.
+    /// Decodes a row; `None` if the bytes are not a valid row.
     pub fn from_bytes(bytes: &[u8]) -> Option<VaryRow> {
         if bytes.len() > VARY_ROW_BYTES_MAX {
             return None;
@@ -179,7 +179,7 @@ impl VaryRow {
     }
 }
 
-/// A row that is being written.
+/// Builds a row.
 struct RowWriter {
     bytes: Vec<u8>,
 }
@@ -284,10 +284,10 @@ impl<'a> RowReader<'a> {
     }
 }
 
-/// Whether a response has a coding that the Accept-Encoding row does not tell apart.
+/// Returns true if a response has a coding that the Accept-Encoding row does not distinguish.
 ///
-/// The row forgets codings other than its four. A client that sent `deflate` alone shares its row
-/// with one that sent nothing acceptable but `identity`; content in `deflate` would reach both.
+/// The row drops codings other than its four. A client that sent only `deflate` shares the row with
+/// a client that accepts only `identity`; content in `deflate` would be sent to both.
 pub(crate) fn coding_escapes_row(
     names: &[HeaderName],
     request: &HeaderMap,
@@ -298,14 +298,14 @@ pub(crate) fn coding_escapes_row(
         && members(response, &CONTENT_ENCODING).any(|coding| coding_index(coding).is_none())
 }
 
-/// Whether a field is longer than a row. Such a value is not brought to its one spelling, which
-/// takes time for every byte of it: no response is stored for it, and none that is answers it.
+/// Returns true if a field is longer than a row. Such a value is not normalised, because that takes
+/// time for every byte: no response is stored for it, and no stored response answers it.
 fn is_too_long(name: &HeaderName, request: &HeaderMap) -> bool {
     let lines = request.get_all(name).iter();
     lines.map(|line| line.len()).sum::<usize>() > VARY_ROW_BYTES_MAX
 }
 
-/// A request field's value in one spelling; `None` when it is absent.
+/// The normalised value of a request field; `None` if it is absent.
 fn normalised(name: &HeaderName, request: &HeaderMap) -> Option<Vec<u8>> {
     if *name == HOST || !request.contains_key(name) {
         return None;
@@ -350,9 +350,9 @@ fn media_ranges(name: &HeaderName, request: &HeaderMap) -> Vec<u8> {
         .join(&b","[..])
 }
 
-/// The codings of [`CODINGS`] with q > 0; `None` when a weight cannot be read.
+/// The codings in [`CODINGS`] with q > 0; `None` if a weight is malformed.
 ///
-/// The unread value then serves as it stands; it holds a `;`, so it equals no set.
+/// The unparsed value is then used unchanged; it contains a `;`, so it never equals a set.
 fn accepted_codings(request: &HeaderMap) -> Option<Vec<u8>> {
     let mut listed = [None; CODINGS.len()];
     let mut others = None;
@@ -367,7 +367,7 @@ fn accepted_codings(request: &HeaderMap) -> Option<Vec<u8>> {
     }
     let accepted = |at: usize| match (listed[at], others) {
         (Some(stated), _) | (None, Some(stated)) => stated,
-        // Without a word against it, content as it is will do (RFC 9110 12.5.3).
+        // Content without a coding is acceptable unless the field excludes it (RFC 9110 12.5.3).
         (None, None) => CODINGS[at] == "identity",
     };
     let names = (0..CODINGS.len())
@@ -376,7 +376,8 @@ fn accepted_codings(request: &HeaderMap) -> Option<Vec<u8>> {
     Some(names.collect::<Vec<_>>().join(",").into_bytes())
 }
 
-/// Language tags by falling weight, those of equal weight as listed; unwanted ones last, marked.
+/// Language tags by falling weight, tags with equal weight in the order listed; unwanted tags last,
+/// marked.
 fn ordered_languages(request: &HeaderMap) -> Option<Vec<u8>> {
     let parsed: Option<Vec<_>> = members(request, &ACCEPT_LANGUAGE).map(weighted).collect();
     let mut languages = parsed?;
@@ -391,7 +392,7 @@ fn ordered_languages(request: &HeaderMap) -> Option<Vec<u8>> {
     Some(spelled.collect::<Vec<_>>().join(&b","[..]))
 }
 
-/// Fields whose every byte may count.
+/// Fields in which every byte may be significant.
 const BYTE_FOR_BYTE: [HeaderName; 6] = [
     AUTHORIZATION,
     COOKIE,
@@ -401,13 +402,13 @@ const BYTE_FOR_BYTE: [HeaderName; 6] = [
     USER_AGENT,
 ];
 
-/// The name under which a row holds all fields of a request. No field has a colon in its name, so a
-/// version that does not know it reads no row.
+/// The name under which a row holds all fields of a request. A field name never contains a colon,
+/// so a version that does not know this entry rejects the row.
 const ALL_FIELDS: &[u8] = b":fields";
 
-/// Fields of which the origin gets another value than the client sent: those that this proxy adds
-/// to (Via, Forwarded, X-Forwarded-For, CDN-Loop), those that it replaces by its own for a
-/// validation or a range, those of the connection, and its credentials for a parent.
+/// Fields that reach the origin with a different value than the client sent: fields that this proxy
+/// adds to (Via, Forwarded, X-Forwarded-For, CDN-Loop), fields that it replaces for a validation or
+/// a range, fields of the connection, and the proxy's own credentials for a parent.
 const REWRITTEN: [HeaderName; 23] = [
     HeaderName::from_static("cdn-loop"),
     CONNECTION,

@@ -1,11 +1,11 @@
-//! Via: our name on each message, and the loop it reveals (RFC 9110 7.6.3); CDN-Loop, which others
-//! may not remove as they may Via (RFC 8586).
+//! Via: our name in each message, which reveals loops (RFC 9110 7.6.3); CDN-Loop, which other
+//! proxies must not remove, although they may remove Via (RFC 8586).
 //!
-//! The proxy checks each request and adds its member to each message it forwards.
+//! The proxy checks each request and appends our member to each message that it forwards.
 //!
-//! Invariant: the name is a token, so what we add is always one well-formed member, and our own
-//! members are recognised whatever others put around them.
-//! Cost: adding shares a ready-made value; looking is linear in the field.
+//! Invariant: the name is a token, so we always append a single well-formed member, and recognise
+//! our own members among any others.
+//! Cost: appending shares a prepared value; the check is linear in the field.
 
 use http::Version;
 use http::header::{HeaderMap, HeaderName, HeaderValue, VIA};
@@ -13,10 +13,10 @@ use thiserror::Error;
 
 use crate::fields::{is_token, members};
 
-/// The field in which CDNs, and proxies in front of sites, name themselves.
+/// The field in which CDNs, and proxies in front of sites, add their names.
 const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
 
-/// The name by which this proxy is known in Via, Cache-Status and Proxy-Status.
+/// The name of this proxy in Via, Cache-Status and Proxy-Status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pseudonym {
     name: Box<str>,
@@ -26,7 +26,7 @@ pub struct Pseudonym {
     cdn_id: HeaderValue,
 }
 
-/// The name is no token.
+/// The name is not a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("name has characters other than letters, digits and !#$%&'*+-.^_`|~")]
 pub struct NoToken;
@@ -52,7 +52,7 @@ impl Pseudonym {
         &self.name
     }
 
-    /// Our member for a message that came in this version of HTTP.
+    /// Our member for a message received over this version of HTTP.
     pub fn via_value(&self, received: Version) -> &HeaderValue {
         match received {
             Version::HTTP_2 => &self.via_2,
@@ -61,12 +61,12 @@ impl Pseudonym {
         }
     }
 
-    /// Adds our member to a message that came in this version of HTTP.
+    /// Appends our member to a message received over this version of HTTP.
     pub fn append_via(&self, fields: &mut HeaderMap, received: Version) {
         fields.append(VIA, self.via_value(received).clone());
     }
 
-    /// The members of Via in `fields` and ours, in one value.
+    /// The members of Via in `fields` and our member, in a single value.
     pub fn chain(&self, fields: &HeaderMap, received: Version) -> HeaderValue {
         let mut with_ours = HeaderMap::new();
         for value in fields.get_all(VIA) {
@@ -81,12 +81,12 @@ impl Pseudonym {
         HeaderValue::from_bytes(&lines.join(&b", "[..])).expect("field values stay field values")
     }
 
-    /// Adds our member to the CDN-Loop of a request to the origin of a site (RFC 8586 2).
+    /// Appends our member to the CDN-Loop of a request to the origin of a site (RFC 8586 2).
     pub fn append_cdn_loop(&self, request: &mut HeaderMap) {
         request.append(CDN_LOOP, self.cdn_id.clone());
     }
 
-    /// Whether CDN-Loop says that a request has passed through this proxy before.
+    /// Returns true if our name is in CDN-Loop: the request has passed through this proxy before.
     pub fn is_in_cdn_loop(&self, request: &HeaderMap) -> bool {
         members(request, &CDN_LOOP).any(|member| {
             let id = member.split(|&b| b == b';').next().unwrap_or_default();
@@ -94,13 +94,13 @@ impl Pseudonym {
         })
     }
 
-    /// Whether a request has passed through this proxy before, so that it is in a loop.
+    /// Returns true if our name is in Via, so that the request is in a loop.
     pub fn is_in_via(&self, request: &HeaderMap) -> bool {
         via_names(request).any(|name| name.eq_ignore_ascii_case(self.name.as_bytes()))
     }
 }
 
-/// The names of the proxies that a request has passed through, by its Via, first one first.
+/// The names of the proxies that a request has passed through, from Via, in order.
 pub fn via_names(request: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     members(request, &VIA).filter_map(|member| {
         let words = member.split(|&b| b == b' ' || b == b'\t');
@@ -108,7 +108,7 @@ pub fn via_names(request: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// How many proxies a request has passed through, by its Via.
+/// The number of proxies that a request has passed through, from Via.
 pub fn via_members(request: &HeaderMap) -> usize {
     members(request, &VIA).count()
 }

@@ -1,21 +1,21 @@
 //! The certificate authority of an intercepting proxy: a root that devices trust, an intermediate
 //! signed by it, and a leaf for each intercepted host.
 //!
-//! `hashcache ca init` makes one ([`CertificateAuthority::make`]). The proxy loads it
+//! `hashcache ca init` makes an authority ([`CertificateAuthority::make`]). The proxy loads it
 //! ([`CertificateAuthority::load`]) and takes a host's certificate from it at each handshake
-//! ([`CertificateAuthority::leaf`]). `files` is its form on disk.
+//! (`CertificateAuthority::leaf`). `files` has the form of an authority on disk.
 //!
 //! ```text
 //! root (5 years, pathlen 1) ── intermediate (5 years, pathlen 0, TLS servers only)
 //!                                  └── leaf (7 days, one name) ── one key for all leaves
 //! ```
 //!
-//! Invariants: a [`CertificateAuthority`] has proved with a leaf that its key and its certificates
+//! Invariants: a [`CertificateAuthority`] has proved with a leaf that the key and the certificates
 //! belong together. No key is ever shown, not even by `Debug`, and the leaves' key is never written
-//! to disk. An authority that is limited to domains says so in both its certificates, and its root
-//! key is destroyed.
+//! to disk. If an authority is limited to domains, both certificates contain the limit, and the
+//! root key is destroyed.
 //!
-//! Cost: a cached leaf costs a lookup, a new one a signature (some 30 µs).
+//! Cost: a cached leaf costs a lookup, a new leaf a signature (some 30 µs).
 
 mod files;
 
@@ -53,13 +53,13 @@ use super::pem::pem;
 pub struct MakeOptions {
     /// The name that devices show, at most [`CertificateAuthority::NAME_CHARS`] characters.
     pub name: String,
-    /// The domains for which it may sign, including all subdomains; empty: all.
+    /// The domains for which the authority may sign, including all subdomains; empty: all.
     pub only: Vec<String>,
     /// The time.
     pub now: SystemTime,
 }
 
-/// Why there is no authority, or no certificate from it.
+/// The reason why there is no authority, or no certificate from it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthorityError {
@@ -69,7 +69,7 @@ pub enum AuthorityError {
         /// The directory.
         path: PathBuf,
     },
-    /// It could not be written.
+    /// A file or the directory of the authority could not be written.
     #[error("cannot write {}", path.display())]
     Write {
         /// The directory or file.
@@ -77,7 +77,7 @@ pub enum AuthorityError {
         /// The system's error.
         source: io::Error,
     },
-    /// It could not be read.
+    /// A file of the authority could not be read.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
@@ -90,7 +90,7 @@ pub enum AuthorityError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
     /// The file was not written by `make`.
@@ -98,10 +98,10 @@ pub enum AuthorityError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect of the file.
         what: &'static str,
     },
-    /// The name cannot be that of an authority.
+    /// The name is not valid for an authority.
     #[error("`{0}` is not a valid name for a certificate authority")]
     Name(String),
     /// The limit is not a domain.
@@ -159,21 +159,21 @@ impl AuthorityError {
     }
 }
 
-/// A certificate authority, ready to sign; one for all cores.
+/// A certificate authority, ready to sign; one instance for all cores.
 pub struct CertificateAuthority {
     root: CertificateDer<'static>,
     intermediate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
     name: String,
-    /// Seconds since 1970: the earlier end of its two certificates.
+    /// Seconds since 1970: the earlier expiry time of the two certificates.
     not_after: u64,
-    /// The domains to which it is limited; `None`: not limited.
+    /// The domains to which the authority is limited; `None`: not limited.
     only: Option<Vec<String>>,
     /// The key of all leaves, once for `rcgen` and once for `rustls`.
     leaf_key: KeyPair,
     signing_key: Arc<dyn SigningKey>,
     leaves: Mutex<LeafCache>,
-    /// The budget that the cached leaves are charged to, once it is known.
+    /// The budget that the cached leaves are charged to; set by [`Self::count_in`].
     memory: OnceLock<Cache>,
 }
 
@@ -182,12 +182,12 @@ impl CertificateAuthority {
     /// the intermediate.
     pub const NAME_CHARS: usize = 64 - INTERMEDIATE.len();
 
-    /// Memory for cached leaves, bytes: some 1,500 of them.
+    /// Memory for cached leaves, bytes: enough for some 1,500 leaves.
     const LEAVES_BYTES: u64 = 2 << 20;
 
     /// Makes a new authority and writes it to `directory`, which must be empty or missing.
     ///
-    /// After a power failure the directory has a complete authority or none. Only its owner can
+    /// After a power failure the directory has a complete authority or none. Only the owner can
     /// read the directory (mode 700) and the files with keys (600).
     pub fn make(directory: &Path, options: &MakeOptions) -> Result<Self, AuthorityError> {
         let name = options.name.trim();
@@ -230,7 +230,7 @@ impl CertificateAuthority {
         Ok(authority)
     }
 
-    /// Loads the authority in `directory`, or the one that systemd passes as the credential
+    /// Loads the authority in `directory`, or the authority that systemd passes as the credential
     /// `hashcache-ca`: the content of `signer.pem` of such a directory.
     ///
     /// A key file that other users can read is refused; a credential is private.
@@ -244,7 +244,7 @@ impl CertificateAuthority {
         Self::of(bundle).map_err(|what| malformed(&path, what))
     }
 
-    /// The authority with these keys and certificates, if they belong together.
+    /// Makes the authority from these keys and certificates, if they belong together.
     fn of(bundle: files::AuthorityKeys) -> Result<Self, &'static str> {
         let files::AuthorityKeys {
             key,
@@ -299,14 +299,14 @@ impl CertificateAuthority {
         Ok(())
     }
 
-    /// The certificate of `host` with its chain (without the root) and key: a cached or a new one.
+    /// Returns the certificate of `host` with the chain (without the root) and key: from the cache
+    /// or new.
     ///
-    /// It begins a day before `now` and ends seven days after, or earlier with the certificate of
-    /// the origin (`no_later_than`) or of this authority. A cached one that ends within a day is
-    /// replaced if a new one lasts longer.
+    /// It is valid from a day before `now` until seven days after, or only until the origin's
+    /// certificate (`no_later_than`) or this authority expires. A cached leaf that expires within a
+    /// day is replaced if a new leaf is valid for longer.
     ///
-    /// Errors: `host` is not a DNS name, or not one that this authority may sign, or no time is
-    /// left.
+    /// Errors: `host` is not a DNS name, or this authority may not sign for it, or no time is left.
     pub(crate) fn leaf(
         &self,
         host: &str,
@@ -335,7 +335,7 @@ impl CertificateAuthority {
         if !self.permits(&host) {
             return Err(AuthorityError::NotPermitted(host));
         }
-        // Without the lock, so that other cores can go on.
+        // Without the lock, so that other cores can continue.
         let not_before = now.saturating_sub(DAY);
         let certificate = self.sign(&host, not_before, not_after)?;
         let chain = vec![certificate, self.intermediate.clone()];
@@ -360,7 +360,7 @@ impl CertificateAuthority {
         not_before: u64,
         not_after: u64,
     ) -> Result<CertificateDer<'static>, AuthorityError> {
-        // Longer names do not fit into a common name, and clients no longer read it.
+        // Longer names do not fit into a common name, and clients no longer read the common name.
         let shown = if host.len() <= 64 { host } else { "" };
         let mut params = params(shown, not_before, not_after)?;
         let name = host.try_into().map_err(sign_error)?;
@@ -373,13 +373,13 @@ impl CertificateAuthority {
         Ok(signed.map_err(sign_error)?.into())
     }
 
-    /// Charges the leaves to the budget of `cache`, from the next one on.
+    /// Charges the memory of every later leaf to the budget of `cache`.
     pub fn count_in(&self, cache: &Cache) {
         // A second call has the same cache: a process has one store.
         let _ = self.memory.set(cache.clone());
     }
 
-    /// Whether it may sign for `host`.
+    /// Returns true if the authority may sign for `host`.
     pub(crate) fn permits(&self, host: &str) -> bool {
         let Some(only) = &self.only else {
             return true;
@@ -391,24 +391,24 @@ impl CertificateAuthority {
         })
     }
 
-    /// The domains to which it is limited, without the domain of the self-test.
+    /// Returns the domains to which the authority is limited, without the domain of the self-test.
     pub fn only(&self) -> Option<impl Iterator<Item = &str>> {
         let only = self.only.as_ref()?;
         let only = only.iter().map(String::as_str);
         Some(only.filter(|domain| *domain != SELF_TEST_HOST))
     }
 
-    /// The name that devices show.
+    /// Returns the name that devices show.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The certificate that devices must trust.
+    /// Returns the certificate that devices must trust.
     pub fn root_der(&self) -> &[u8] {
         &self.root
     }
 
-    /// The same in PEM.
+    /// Returns the certificate that devices must trust, in PEM.
     pub fn root_pem(&self) -> String {
         pem("CERTIFICATE", &self.root)
     }
@@ -418,12 +418,12 @@ impl CertificateAuthority {
         Fingerprint(sha256(&self.root))
     }
 
-    /// When it ends.
+    /// Returns the expiry time of the authority.
     pub fn not_after(&self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_secs(self.not_after)
     }
 
-    /// The same in seconds since 1970.
+    /// Returns the expiry time in seconds since 1970.
     pub fn not_after_seconds(&self) -> u64 {
         self.not_after
     }
@@ -463,7 +463,7 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// Parameters of all our certificates: one name, a random serial number, two times.
+/// Makes the parameters of all our certificates: one name, a random serial number, two times.
 fn params(
     name: &str,
     not_before: u64,
@@ -493,7 +493,7 @@ fn common_name(name: &str) -> DistinguishedName {
     names
 }
 
-/// The name constraints of an authority that is limited to domains: no other names, and no
+/// Makes the name constraints of an authority that is limited to domains: no other names, and no
 /// addresses.
 fn constraints(only: &[String]) -> Result<Option<NameConstraints>, AuthorityError> {
     if only.is_empty() {
@@ -531,7 +531,7 @@ fn sign_error(error: impl Into<Box<dyn Error + Send + Sync>>) -> AuthorityError 
     AuthorityError::Sign(error.into())
 }
 
-/// Seconds since 1970; 0 for earlier times.
+/// Converts to seconds since 1970; 0 for earlier times.
 fn seconds(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs().min(LAST_SECOND))

@@ -18,11 +18,12 @@ pub struct ParsedHello {
     pub name: Option<Box<str>>,
     /// The protocols offered inside TLS.
     pub(crate) speaks: InnerProtocol,
-    /// Whether TLS 1.2 or 1.3 is offered.
+    /// True if TLS 1.2 or 1.3 is offered.
     pub(crate) modern: bool,
-    /// Whether a cipher suite, a group and a signature algorithm are common to the client and us.
+    /// True if the client and we have a cipher suite, a group and a signature algorithm in common.
     pub(crate) common: bool,
-    /// Identifies the program: equal on all its connections, different for most other programs.
+    /// Identifies the program: equal on all connections of a program, different for most other
+    /// programs.
     pub fingerprint: u64,
 }
 
@@ -38,8 +39,8 @@ pub(crate) enum InnerProtocol {
 }
 
 impl ParsedHello {
-    /// The offer in `hello`, which was parsed from `records`; `None` if the two are different
-    /// messages.
+    /// Returns the offer in `hello`, which was parsed from `records`; `None` if the two are
+    /// different messages.
     pub(crate) fn of(hello: &ClientHello<'_>, records: &[u8]) -> Option<Self> {
         let message = message(records)?;
         let raw = RawHello::read(&message)?;
@@ -66,8 +67,8 @@ impl ParsedHello {
     }
 }
 
-/// Whether a handshake with a P-256 certificate can succeed. Other clients get a tunnel to the
-/// origin.
+/// Returns true if a handshake with a P-256 certificate can succeed. Other clients get a tunnel to
+/// the origin.
 fn has_common(hello: &ClientHello<'_>, raw: &RawHello<'_>) -> bool {
     let suites = hello.cipher_suites();
     let any = |ours: &[CipherSuite]| suites.iter().any(|suite| ours.contains(suite));
@@ -78,9 +79,9 @@ fn has_common(hello: &ClientHello<'_>, raw: &RawHello<'_>) -> bool {
     suite && group && signatures.contains(&SignatureScheme::ECDSA_NISTP256_SHA256)
 }
 
-/// A number for the client program, from versions, suites, extensions, groups, signatures and ALPN,
-/// without the parts that differ between connections (keys, tickets, the order of extensions,
-/// padding, GREASE: RFC 8701).
+/// Returns a number for the client program, from versions, suites, extensions, groups, signatures
+/// and ALPN, without the parts that differ between connections (keys, tickets, the order of
+/// extensions, padding, GREASE: RFC 8701).
 fn fingerprint(hello: &ClientHello<'_>, raw: &RawHello<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     raw.legacy_version.hash(&mut hasher);
@@ -106,13 +107,13 @@ fn hash_each(hasher: &mut DefaultHasher, numbers: impl IntoIterator<Item = u16>)
     numbers.collect::<Vec<u16>>().hash(hasher);
 }
 
-/// RFC 8701: both bytes are equal and end in `a`.
+/// RFC 8701: both bytes are equal, and their last hexadecimal digit is `a`.
 fn is_grease(number: u16) -> bool {
     let [high, low] = number.to_be_bytes();
     high == low && low & 0x0f == 0x0a
 }
 
-/// The handshake message at the beginning of `records`, joined.
+/// Returns the handshake message at the start of `records`, joined.
 fn message(records: &[u8]) -> Option<Vec<u8>> {
     let mut rest = HelloReader(records);
     let mut message = Vec::with_capacity(records.len());
@@ -139,7 +140,7 @@ fn message(records: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Fields of the message itself (RFC 8446, section 4.1.2).
+/// Fields of the message (RFC 8446, section 4.1.2).
 struct RawHello<'a> {
     legacy_version: u16,
     /// Types of the extensions.
@@ -228,7 +229,7 @@ pub(super) const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const RANDOM_BYTES: usize = 32;
 const SUPPORTED_VERSIONS: u16 = 43;
-/// Padding, early data, cookie, session ticket: a program sends them on some connections only.
+/// Padding, early data, cookie, session ticket: a program sends them only on some connections.
 const CHANGING: [u16; 4] = [21, 41, 42, 44];
 
 const SUITES_1_3: [CipherSuite; 3] = [

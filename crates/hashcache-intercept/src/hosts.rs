@@ -1,10 +1,11 @@
-//! The hosts that may be intercepted: those of the operator and of shipped lists, but never banks
-//! and the like.
+//! The hosts that may be intercepted: from the operator and from shipped lists, but never banks and
+//! similar hosts.
 //!
-//! `hashcache-cli` builds [`Hosts`] from its settings; the `Interceptor` asks at every CONNECT.
+//! `hashcache-cli` builds [`Hosts`] from the settings; the `Interceptor` checks them at every
+//! CONNECT.
 //!
 //! Invariant: only listed hosts are intercepted. A host on the never-list is not intercepted,
-//! unless a setting of its own takes it off that list. Cost: one lookup per label of the name.
+//! unless a separate setting takes it off that list. Cost: a lookup per label of the name.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -16,9 +17,9 @@ use serde::Deserialize;
 
 use super::reason::Reason;
 
-/// The host of the self-test: always intercepted, and answered by the proxy itself. If a browser
-/// gets an answer from it over https, it trusts the authority. The domain `internal` is reserved
-/// for private use, so the name does not exist without this proxy.
+/// The host of the self-test: always intercepted, and answered by the proxy. If a browser gets an
+/// answer from this host over https, the browser trusts the authority. The domain `internal` is
+/// reserved for private use, so the name does not exist without this proxy.
 pub const SELF_TEST_HOST: &str = "trust-test.hashcache.internal";
 
 /// A name, or `*.` with a domain, which matches all names below the domain but not the domain
@@ -29,14 +30,14 @@ pub struct HostPattern {
     is_wildcard: bool,
 }
 
-/// Why a text is not a [`HostPattern`].
+/// The reason why a text is not a [`HostPattern`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostPatternError {
     /// An address.
     #[error("it is an IP address, and certificates are made for host names")]
     Address,
-    /// Not a name, or a `*` that is not in front.
+    /// Not a name, or a `*` that is not at the front.
     #[error("it is neither a host name nor `*.` with a domain")]
     Name,
     /// A whole top-level domain.
@@ -76,7 +77,7 @@ impl fmt::Display for HostPattern {
 }
 
 impl HostPattern {
-    /// Whether `name` is this name, or lies below this domain.
+    /// Returns true if `name` is this name, or is below this domain.
     pub fn matches(&self, name: &str) -> bool {
         if self.is_wildcard {
             parents(name).any(|parent| parent == &*self.domain)
@@ -89,7 +90,7 @@ impl HostPattern {
 /// A shipped list of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostList {
-    /// Hosts whose content is the same for all clients: system updates, Wikimedia, CDNs of static
+    /// Hosts with the same content for all clients: system updates, Wikimedia, CDNs of static
     /// files.
     Cacheable,
 }
@@ -112,9 +113,9 @@ pub struct HostOptions {
     pub hosts: Vec<HostPattern>,
     /// Shipped lists of further hosts.
     pub lists: Vec<HostList>,
-    /// Never to be intercepted, in addition to the shipped list.
+    /// Hosts never to intercept, in addition to the shipped list.
     pub never: Vec<HostPattern>,
-    /// Taken off the never-list.
+    /// Hosts to take off the never-list.
     pub despite_never: Vec<HostPattern>,
 }
 
@@ -142,7 +143,7 @@ impl Hosts {
         }
     }
 
-    /// Whether `host` may be intercepted; the error is the reason if not.
+    /// Checks that `host` may be intercepted; the error is the reason if not.
     pub(crate) fn judge(&self, host: &Host) -> Result<(), Reason> {
         let Host::Name(name) = host else {
             return Err(Reason::Address);
@@ -184,7 +185,7 @@ impl NamePatterns {
         names.insert(domain.into());
     }
 
-    /// Adds the patterns of a list, in which a wildcard may stand for a whole top-level domain.
+    /// Adds the patterns of a list; here a wildcard may cover a whole top-level domain.
     fn add_all(&mut self, texts: &[String]) {
         for text in texts {
             match text.strip_prefix("*.") {
@@ -200,12 +201,12 @@ impl NamePatterns {
     }
 }
 
-/// The name of a host without the dot that may end it: `h.` is the host `h`.
+/// Returns the host name without a final dot: `h.` is the host `h`.
 pub fn without_dot(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
-/// The domains that contain `name`, beginning with the nearest.
+/// Iterates over the domains that contain `name`, starting with the nearest domain.
 fn parents(name: &str) -> impl Iterator<Item = &str> {
     let above = name.split_once('.').map(|(_, parent)| parent);
     std::iter::successors(above, |parent| {
@@ -216,11 +217,11 @@ fn parents(name: &str) -> impl Iterator<Item = &str> {
 /// The shipped never-list.
 struct NeverIntercepted {
     names: NamePatterns,
-    /// A name matches if one of its labels is in this set.
+    /// A name matches if a label is in this set.
     labels: HashSet<Box<str>>,
-    /// A name matches if one of its labels contains one of these.
+    /// A name matches if a label contains any of these parts.
     parts: Vec<Box<str>>,
-    /// A name matches if it ends in one of these and a country code.
+    /// A name matches if its last two labels are a label of this set and a country code.
     before_country: HashSet<Box<str>>,
 }
 
@@ -261,7 +262,7 @@ impl NeverIntercepted {
 static NEVER: LazyLock<NeverIntercepted> =
     LazyLock::new(|| NeverIntercepted::read(include_str!("../lists/never.toml")));
 
-/// One `[[group]]` of a list.
+/// A `[[group]]` of a list.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HostGroup {

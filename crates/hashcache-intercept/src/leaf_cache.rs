@@ -1,9 +1,9 @@
 //! An LRU cache of leaf certificates, by host.
 //!
-//! Called by `authority` under its lock.
+//! Called by `authority`, which holds a lock.
 //!
 //! Invariant: the cache takes at most the memory given to [`LeafCache::new`], plus the last entry.
-//! Cost: one lookup in a map per handshake.
+//! Cost: a lookup in a map per handshake.
 
 use std::sync::Arc;
 
@@ -15,20 +15,20 @@ use rustls::sign::CertifiedKey;
 #[derive(Clone, Debug)]
 pub(super) struct Leaf {
     pub(super) key: Arc<CertifiedKey>,
-    /// Its validity, seconds since 1970.
+    /// Start and end of the validity, seconds since 1970.
     pub(super) not_before: u64,
     pub(super) not_after: u64,
 }
 
 impl Leaf {
-    /// Memory of the leaf: its certificates, its name, and its entry in the map.
+    /// Memory of the leaf: the certificates, the name, and the entry in the map.
     pub(super) fn bytes(&self, host: &str) -> u64 {
         let chain: usize = self.key.cert.iter().map(|it| it.len()).sum();
         (chain + host.len() + OVERHEAD) as u64
     }
 }
 
-/// A leaf with its reservation in the budget.
+/// A leaf with the reservation in the budget.
 struct CachedLeaf {
     leaf: Leaf,
     _memory: Option<Reservation>,
@@ -50,13 +50,13 @@ impl LeafCache {
         }
     }
 
-    /// The leaf of `host`; counts as a use.
+    /// Returns the leaf of `host`; counts as a use.
     pub(super) fn get(&mut self, host: &str) -> Option<Leaf> {
         Some(self.by_host.get(host)?.leaf.clone())
     }
 
-    /// Adds `leaf`, replaces an earlier one of `host`, and drops the least recently used ones.
-    /// Dropping an entry returns its `memory`.
+    /// Adds `leaf`, replaces an earlier leaf of `host`, and drops the least recently used leaves.
+    /// Dropping an entry releases the `memory`.
     pub(super) fn put(&mut self, host: &str, leaf: Leaf, memory: Option<Reservation>) {
         self.bytes += leaf.bytes(host);
         let kept = CachedLeaf {

@@ -1,11 +1,12 @@
 //! Interception: the proxy answers for an origin with a certificate of its own authority, so that
 //! responses over https can be stored. Only listed hosts are intercepted.
 //!
-//! Called by `connect` of the proxy at a CONNECT. [`Interceptor::judge`] asks `hosts` whether the
-//! name is listed. After the 200, `peek` reads the client's first bytes and `client_hello` parses
-//! them. `hashcache_base::tls::verified_hosts` knows whether the origin's certificate was verified
-//! recently, `refusals` whether this program refuses ours. Only if all agree, `authority` makes a
-//! leaf. Otherwise the bytes are forwarded unchanged, and the client sees the origin's certificate.
+//! Called by `connect` of the proxy at a CONNECT. [`Interceptor::judge`] looks the name up in
+//! `hosts`. After the 200, `peek` reads the client's first bytes and `client_hello` parses them.
+//! `hashcache_base::tls::verified_hosts` knows whether the origin's certificate was verified
+//! recently, `refusals` whether this program refuses our certificate. Only if all checks pass,
+//! `authority` makes a leaf. Otherwise the bytes are forwarded unchanged, and the client sees the
+//! origin's certificate.
 //!
 //! Invariant: a client that is not intercepted notices no difference to a proxy without
 //! interception, except that the bytes to a listed host may be delayed by up to three seconds.
@@ -56,11 +57,11 @@ pub struct Intercept {
     pub hosts: Hosts,
 }
 
-/// Results of earlier interceptions, by host and program; one for all cores, not changed by a
-/// reload.
+/// Results of earlier interceptions, by host and program; one instance for all cores, not changed
+/// by a reload.
 #[derive(Debug, Default)]
 pub struct InterceptState {
-    /// Hosts whose certificates were found valid.
+    /// Hosts with certificates that were found valid.
     pub verified: Arc<VerifiedHosts>,
     /// Programs that refuse our certificates.
     pub refusals: Refusals,
@@ -85,7 +86,7 @@ pub enum InterceptKind {
 }
 
 impl Interceptor {
-    /// Accepts handshakes according to `intercept`. Error: the system gave no random bytes for
+    /// Makes an interceptor according to `intercept`. Error: the system gave no random bytes for
     /// tickets.
     pub fn new(intercept: &Intercept, clock: &Arc<Clock>) -> Result<Self, TlsError> {
         let time = Arc::new(OurTime(Arc::clone(clock)));
@@ -105,7 +106,7 @@ impl Interceptor {
         })
     }
 
-    /// Whether TLS to `upstream` may be intercepted, as far as the name tells.
+    /// Decides by the name whether TLS to `upstream` may be intercepted.
     pub fn judge(&self, upstream: &Authority) -> Result<InterceptKind, Reason> {
         let Host::Name(name) = &upstream.host else {
             return Err(Reason::Address);
@@ -121,7 +122,7 @@ impl Interceptor {
         }
     }
 
-    /// The acceptor for `host`, whose own certificate ends at `not_after`.
+    /// Makes the acceptor for `host`; the certificate of the origin expires at `not_after`.
     pub fn acceptor(
         &self,
         host: &str,
@@ -142,7 +143,7 @@ impl fmt::Debug for Interceptor {
     }
 }
 
-/// The certificate for one handshake, for any server name: the name was checked before.
+/// The certificate for a handshake, for any server name: the name was checked before.
 #[derive(Debug)]
 struct FixedLeaf(Option<Arc<CertifiedKey>>);
 
@@ -174,7 +175,7 @@ impl Handshake {
         (Self::Failed, "failed"),
     ];
 
-    /// The meaning of a handshake error.
+    /// Returns the meaning of a handshake error.
     pub fn of(error: &io::Error) -> Self {
         use AlertDescription as Alert;
         let cause = error.get_ref().and_then(|it| it.downcast_ref::<TlsError>());
@@ -199,7 +200,7 @@ impl Handshake {
     }
 }
 
-/// Whether we can serve the client that sent `hello` on a connection to `host`.
+/// Checks that we can serve the client that sent `hello` on a connection to `host`.
 pub fn suits(hello: &ParsedHello, host: &str) -> Result<(), Reason> {
     match hello.name.as_deref() {
         None => return Err(Reason::NoName),
@@ -219,7 +220,7 @@ pub fn suits(hello: &ParsedHello, host: &str) -> Result<(), Reason> {
     }
 }
 
-/// How long the proxy waits for a ClientHello after the 200.
+/// Time for which the proxy waits for a ClientHello after the 200.
 pub const PEEK_TIME: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

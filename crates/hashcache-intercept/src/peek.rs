@@ -1,11 +1,11 @@
-//! Peeks at the first bytes of a tunnel: is it TLS, and for which server name?
+//! Peeks at the first bytes of a tunnel: detects TLS and the server name.
 //!
 //! Called by `connect/intercepted` of the proxy after the 200. `Peek` does no I/O; [`peek`] reads
 //! for it.
 //!
 //! Invariant: all bytes that were read are returned, to be replayed to the origin or into our own
-//! handshake. Cost: at most `PEEK_BYTES` twice, beyond `SMALL_BYTES` reserved within the share
-//! of the client; one timer.
+//! handshake. Cost: at most `PEEK_BYTES` twice, beyond `SMALL_BYTES` reserved within the share of
+//! the client; a timer.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub async fn peek(
         let room = room.min(page.len());
         let read = match timeout_at(deadline, from.read(&mut page[..room])).await {
             Err(_) => break Err(Reason::Slow),
-            // The end is forwarded by the tunnel, which also finds out which side ended.
+            // The tunnel forwards the close, and finds out which side closed.
             Ok(Ok(0) | Err(_)) => break Err(Reason::Ended),
             Ok(Ok(read)) => read,
         };
@@ -72,7 +72,7 @@ pub(super) struct Peek {
 }
 
 impl Peek {
-    /// Adds bytes; `None` means that more are needed. Not to be called again after a result.
+    /// Adds bytes; `None` means that more are needed. Must not be called again after a result.
     fn feed(&mut self, mut more: &[u8]) -> Option<Result<ParsedHello, Reason>> {
         self.bytes.extend_from_slice(more);
         if self.bytes.first().is_some_and(|first| *first != HANDSHAKE) {
@@ -95,7 +95,8 @@ impl Peek {
     }
 }
 
-/// Maximum size of a ClientHello; with keys for every post-quantum group it has some 6 KiB.
+/// Maximum size of a ClientHello; with keys for every post-quantum group a ClientHello has some 6
+/// KiB.
 pub(super) const PEEK_BYTES: usize = 64 << 10;
 /// The part that is counted with the connection.
 const SMALL_BYTES: usize = 8 << 10;

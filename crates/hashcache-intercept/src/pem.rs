@@ -4,7 +4,7 @@
 
 use ::pem::{EncodeConfig, LineEnding, Pem, encode_config};
 
-/// The bytes in PEM with this label.
+/// Encodes the bytes in PEM with this label.
 pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
     let config = EncodeConfig::new().set_line_ending(LineEnding::LF);
     encode_config(&Pem::new(label, bytes), config)

@@ -1,6 +1,6 @@
-//! Why a client's TLS is not intercepted; a label of the metrics.
+//! Reasons why a client's TLS is not intercepted; a label of the metrics.
 
-/// Why a client's TLS is not intercepted.
+/// The reason why a client's TLS is not intercepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The host is not on the list.
@@ -17,20 +17,20 @@ pub enum Reason {
     Slow,
     /// The client closed the connection.
     Ended,
-    /// The first byte is not one of TLS.
+    /// The first byte is not the type of a TLS handshake record.
     NotTls,
-    /// It is not a ClientHello, or one of excessive size.
+    /// The message is no ClientHello, or a ClientHello of excessive size.
     Malformed,
     /// The ClientHello has no server name.
     NoName,
     /// The server name differs from the host of the CONNECT.
     OtherName,
-    /// The network has sent the connection here, and the name does not lead to the address that the
-    /// client had connected to.
+    /// The network has redirected the connection to this proxy, and the name does not resolve to
+    /// the address that the client had connected to.
     OtherAddress,
     /// The client does not offer TLS 1.2 or 1.3.
     OldTls,
-    /// The client offers only other protocols than HTTP.
+    /// The client offers only protocols other than HTTP.
     NotHttp,
     /// No cipher suite, group or signature algorithm in common.
     NothingInCommon,
@@ -45,7 +45,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Its name, as in the metrics.
+    /// The name of the reason in the metrics.
     pub fn as_str(self) -> &'static str {
         let mut all = Self::ALL.iter();
         let found = all.find(|(reason, _)| *reason == self);

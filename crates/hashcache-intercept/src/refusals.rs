@@ -1,8 +1,8 @@
 //! Programs that refuse our certificates, learned by trying: they get a tunnel.
 //!
-//! `connect/intercepted` of the proxy asks after the peek, and reports the handshake and the
-//! requests after it. A row stands for one program (by its ClientHello) on one client, for one
-//! host: other programs on that client keep their hits.
+//! `connect/intercepted` of the proxy calls [`Refusals::tunnels`] after the peek, and reports the
+//! handshake and the requests after it. A row is for one program (identified by the ClientHello) on
+//! one client, and one host: other programs on that client keep their hits.
 //!
 //! ```text
 //!            refused            refused within 10 min            term over
@@ -12,10 +12,11 @@
 //!                                                          └─ five silent, no request ever
 //! ```
 //!
-//! Invariant: at most `ROWS` rows, at most `ROWS_PER_CLIENT` of one client: a client with many
-//! programs pushes only its own rows out. Nothing is written to disk, so a restart tries again.
-//! Cost: one lock and one hash. A new row in a full table scans all of them; the handshake costs
-//! ten times as much.
+//! Invariant: at most `ROWS` rows, and at most `ROWS_PER_CLIENT` rows per client: a client with
+//! many programs displaces only rows of that client. Nothing is written to disk, so a restart tries
+//! again.
+//! Cost: a lock and a hash. A new row scans all rows, twice if a row must be removed; the handshake
+//! costs ten times as much.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -25,18 +26,18 @@ use std::time::Duration;
 use hashcache_base::sort::sort_by_key;
 use tokio::time::Instant;
 
-/// One program on one client, and the host that it wants.
+/// One program on one client, and the host to which it connects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClientProgram {
     /// The address of the client.
     pub client: IpAddr,
-    /// The host that it wants.
+    /// The host to which the program connects.
     pub host: Box<str>,
-    /// A hash of its ClientHello.
+    /// A hash of the program's ClientHello.
     pub fingerprint: u64,
 }
 
-/// The table of refusals; one for all cores.
+/// The table of refusals; one instance for all cores.
 #[derive(Debug, Default)]
 pub struct Refusals(Mutex<HashMap<ClientProgram, ProgramHistory>>);
 
@@ -49,9 +50,9 @@ struct ProgramHistory {
     refusals: u8,
     /// Completed handshakes without a request.
     silences: u8,
-    /// Whether it has ever sent a request.
+    /// True if the program has ever sent a request.
     has_asked: bool,
-    /// Until when it gets a tunnel.
+    /// The program gets a tunnel until this time.
     until: Option<Instant>,
     /// The last term of tunnels.
     term: Duration,
@@ -62,14 +63,14 @@ struct ProgramHistory {
 pub struct Refuser {
     /// The address of the client.
     pub client: IpAddr,
-    /// The host that it wants.
+    /// The host to which the program connects.
     pub host: Box<str>,
-    /// How long it still gets a tunnel.
+    /// Time for which the program still gets a tunnel.
     pub left: Duration,
 }
 
 impl Refusals {
-    /// Whether this program gets a tunnel.
+    /// Returns true if this program gets a tunnel.
     pub fn tunnels(&self, program: &ClientProgram, now: Instant) -> bool {
         let mut rows = self.rows();
         let Some(row) = rows.get_mut(program) else {
@@ -79,14 +80,15 @@ impl Refusals {
         row.is_learned(now)
     }
 
-    /// It ended the handshake because of our certificate.
+    /// Notes that the program aborted the handshake because of our certificate.
     pub fn note_refusal(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         row(&mut rows, program, now).refuse(now);
     }
 
-    /// It ended the handshake without an alert. The reason may be our certificate, unless it has
-    /// accepted one before: browsers open connections ahead and then do not use them.
+    /// Notes that the program aborted the handshake without an alert. The reason may be our
+    /// certificate, unless the program has accepted it before: browsers open connections ahead and
+    /// then do not use them.
     pub fn note_abort(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         let row = row(&mut rows, program, now);
@@ -95,7 +97,7 @@ impl Refusals {
         }
     }
 
-    /// It completed the handshake and sent no request.
+    /// Notes that the program completed the handshake and sent no request.
     pub fn note_silence(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         let row = row(&mut rows, program, now);
@@ -108,7 +110,7 @@ impl Refusals {
         }
     }
 
-    /// It sent a request, so it accepts our certificate.
+    /// Notes a request of the program, which shows that it accepts our certificate.
     pub fn note_request(&self, program: &ClientProgram, now: Instant) {
         let mut rows = self.rows();
         *row(&mut rows, program, now) = ProgramHistory {
@@ -117,7 +119,8 @@ impl Refusals {
         };
     }
 
-    /// The number of programs that get a tunnel, and the `most` recent ones.
+    /// Returns the number of programs that get a tunnel, and at most `most` of them, the most
+    /// recently used first.
     pub fn refusers(&self, most: usize, now: Instant) -> (usize, Vec<Refuser>) {
         let rows = self.rows();
         let mut learned: Vec<_> = rows.iter().filter(|(_, row)| row.is_learned(now)).collect();
@@ -156,7 +159,7 @@ impl ProgramHistory {
     }
 
     fn refuse(&mut self, now: Instant) {
-        // Concurrent connections that end after the decisive one do not count again.
+        // Concurrent connections that close after the decisive refusal do not count again.
         if self.is_learned(now) {
             return;
         }
@@ -164,7 +167,7 @@ impl ProgramHistory {
             (self.since, self.refusals) = (now, 0);
         }
         self.refusals += 1;
-        // A program that was learned before needs no second refusal: nothing has changed.
+        // If a program was learned before, one refusal is enough, because nothing has changed.
         if self.refusals >= REFUSALS || self.until.is_some() {
             self.learn(now);
         }
@@ -177,7 +180,7 @@ impl ProgramHistory {
     }
 }
 
-/// The row of `program`, marked as used; makes room for a new one.
+/// Returns the row of `program`, marked as used; makes room for a new row.
 fn row<'a>(
     rows: &'a mut HashMap<ClientProgram, ProgramHistory>,
     program: &ClientProgram,
@@ -193,8 +196,8 @@ fn row<'a>(
     row
 }
 
-/// Removes the oldest row of a client that has used up its part, or of all when the table is full.
-/// Rows with a tunnel are removed last.
+/// Removes the oldest row of a client that has used up the part per client, or the oldest of all
+/// rows if the table is full. Rows with a tunnel are removed last.
 fn make_room(rows: &mut HashMap<ClientProgram, ProgramHistory>, client: IpAddr, now: Instant) {
     let of_client = rows
         .keys()
@@ -219,7 +222,8 @@ const ROWS_PER_CLIENT: usize = 256;
 /// Number of refusals within [`TOGETHER`] after which the program gets a tunnel.
 const REFUSALS: u8 = 2;
 const TOGETHER: Duration = Duration::from_secs(10 * 60);
-/// Number of handshakes without a request after which it does: browsers open connections ahead.
+/// Number of handshakes without a request after which the program gets a tunnel: browsers open
+/// connections ahead.
 const SILENCES: u8 = 5;
 /// First and maximum term of tunnels.
 const TERM: Duration = Duration::from_secs(24 * 3600);

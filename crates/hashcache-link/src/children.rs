@@ -1,13 +1,13 @@
-//! The children that are connected to this parent, and the connections whose key is not known yet,
-//! because they are in their handshake.
+//! The children that are connected to this parent, and the connections in their handshake, which
+//! have not shown a key yet.
 //!
-//! `server/link_listener` of the proxy enters both; its `server/links` shows the children.
+//! The proxy's `server/link_listener` enters both; `server/links` shows the children.
 //!
-//! Invariants: at most `STRANGERS_MAX` connections are in their handshake. When they are full,
-//! the network with the most of them loses its oldest, so strangers that connect and stay silent do
-//! not keep a child out. One key has at most `CONNECTIONS_MAX` connections: a child whose line
-//! broke connects again before this side has noticed the break, and the oldest one gives way. After
-//! a reload no child stays whose pin was removed.
+//! Invariants: at most `STRANGERS_MAX` connections are in their handshake. If this limit is
+//! reached, the network with the most such connections loses the oldest, so strangers that connect
+//! and stay silent do not keep a child out. A key has at most `CONNECTIONS_MAX` connections: after
+//! a line break a child connects again before the parent has noticed the break, and then the oldest
+//! connection is closed. After a reload, no child with a removed pin stays connected.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -27,18 +27,18 @@ use super::identity::NameSecret;
 use super::pin::Pin;
 use super::sent_to::SentTo;
 
-/// The link listener of the configuration in effect.
+/// The link listener in the active configuration.
 #[derive(Debug)]
 pub struct LinkServer {
-    /// TLS: our key, and the pins of the children.
+    /// TLS: our key, and the children's pins.
     pub config: Arc<ServerConfig>,
-    /// The pins of the children.
+    /// The children's pins.
     pub children: Vec<Pin>,
     /// Hashes the names that children send.
     pub names: NameSecret,
 }
 
-/// All connections of the link listener.
+/// All connections on the link listener.
 #[derive(Debug, Default)]
 pub struct Children {
     connections: Mutex<Connections>,
@@ -47,13 +47,13 @@ pub struct Children {
 
 #[derive(Debug, Default)]
 struct Connections {
-    /// Counts entries, so that each has a number of its own and the oldest has the smallest.
+    /// Counts entries, so that each entry has a unique number and the oldest has the smallest.
     entered: u64,
     strangers: Vec<Stranger>,
     children: Vec<Child>,
-    /// Counters go on when a child returns.
+    /// Counters, which continue when a child returns.
     counters: HashMap<Pin, Arc<LinkCounters>>,
-    /// So does what was sent to it.
+    /// Tables with the objects sent to each child, which are also kept.
     sent: HashMap<Pin, Arc<SentTo>>,
 }
 
@@ -73,7 +73,7 @@ struct Child {
     displaced: Arc<Notify>,
 }
 
-/// An entry of a connection; removed when dropped.
+/// The entry for a connection; removed when dropped.
 #[derive(Debug)]
 pub struct Entered {
     list: Arc<Children>,
@@ -103,7 +103,7 @@ impl Children {
         entered
     }
 
-    /// Enters the connection of a child, and returns its counters.
+    /// Enters a child's connection, and returns its counters.
     pub fn enter_child(
         self: &Arc<Self>,
         pin: Pin,
@@ -134,8 +134,8 @@ impl Children {
         (entered, counters)
     }
 
-    /// What was sent to the child with the key `pin`, one of `children`; `None` without memory for
-    /// that.
+    /// The table with the objects sent to the child with the key `pin`; `children` is how many
+    /// children share the budget. `None` without memory for the table.
     pub fn sent_to(&self, pin: Pin, cache: &Cache, children: usize) -> Option<Arc<SentTo>> {
         let mut connections = self.connections();
         if let Some(sent) = connections.sent.get(&pin) {
@@ -146,7 +146,8 @@ impl Children {
         Some(sent)
     }
 
-    /// Which objects the pages have that were asked for here; `None` without memory for that.
+    /// The objects on the pages that clients have requested here; `None` without memory for the
+    /// table.
     pub fn pages(&self, cache: &Cache) -> Option<&PageObjects> {
         if let Some(pages) = self.pages.get() {
             return Some(pages);
@@ -155,7 +156,8 @@ impl Children {
         Some(self.pages.get_or_init(|| pages))
     }
 
-    /// Whether a request of another client for `object` is waited for, to name it to children.
+    /// Returns true if `object` waits for a request from another client, before it is named to
+    /// children.
     pub fn take_awaited(&self, object: &Target) -> bool {
         let pages = self.pages.get();
         pages.is_some_and(|pages| pages.take_awaited(object))
@@ -170,7 +172,7 @@ impl Children {
         }
     }
 
-    /// Ends the connections of children whose pins are not among `pins`.
+    /// Closes connections from children with pins that are not in `pins`.
     pub fn keep_only(&self, pins: &[Pin]) {
         let mut connections = self.connections();
         connections.sent.retain(|pin, _| pins.contains(pin));
@@ -180,7 +182,7 @@ impl Children {
         }
     }
 
-    /// The children that were seen since the start, by pin: whether one is connected, and counters.
+    /// The children seen since the start, by pin: true if the child is connected, and the counters.
     pub fn seen(&self) -> Vec<(Pin, bool, Arc<LinkCounters>)> {
         let connections = self.connections();
         let is_up = |pin: &Pin| connections.children.iter().any(|child| child.pin == *pin);
@@ -193,13 +195,13 @@ impl Children {
         seen
     }
 
-    /// What operators see of each of `pins`; times are seconds since 1970.
+    /// Status for each pin in `pins`, for operators; times are seconds since 1970.
     pub fn to_json(&self, pins: &[Pin]) -> Value {
         let connections = self.connections();
         let shown = pins.iter().map(|pin| {
             let counters = connections.counters.get(pin);
             let mut shown = counters.map_or_else(|| json!({}), |counters| counters.to_json());
-            // The last one is the one in use.
+            // The latest connection is in use.
             let child = connections.children.iter().rfind(|child| child.pin == *pin);
             shown["pin"] = json!(pin.to_string());
             shown["up"] = json!(child.is_some());
@@ -218,7 +220,7 @@ impl Connections {
             *counts.entry(stranger.network).or_default() += 1;
         }
         let most = counts.values().max().copied();
-        // They are in the order in which they came.
+        // Strangers are ordered by arrival.
         let oldest = self
             .strangers
             .iter()
@@ -230,7 +232,7 @@ impl Connections {
 }
 
 impl Entered {
-    /// Resolves when the connection must end to make room for another one.
+    /// Resolves when this connection must be closed to make room for another connection.
     pub async fn displaced(&self) {
         self.displaced.notified().await;
     }
@@ -245,9 +247,9 @@ impl Drop for Entered {
     }
 }
 
-/// Connections in their handshake.
+/// Limit for connections in their handshake.
 const STRANGERS_MAX: usize = 64;
-/// Connections with one key.
+/// Limit for connections with the same key.
 const CONNECTIONS_MAX: usize = 2;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The field `Hashcache-Link` of a CONNECT on a link whose stream is coded in chunks.
+//! The field `Hashcache-Link` in a CONNECT on a link with a stream that is coded in chunks.
 //!
-//! The child offers `v=1, chunks, window=N`; a parent that takes the offer answers `v=1, chunks,
+//! The child offers `v=1, chunks, window=N`; a parent that accepts the offer answers `v=1, chunks,
 //! window=N, key=:BASE64:`. A parent that does not know the field, or the version, answers without
-//! it, and the stream is a tunnel that passes unchanged. `connect` of the proxy reads the offer,
-//! `linked` of `hashcache-upstream` sends it. The form is a dictionary of RFC 8941.
+//! the field, and the stream is a tunnel that passes unchanged. The proxy's `connect` reads the
+//! offer, `linked` in `hashcache-upstream` sends it. The form is a dictionary as in RFC 8941.
 //!
 //! Invariant: a field in any other form counts as no offer and no answer.
 
@@ -13,17 +13,17 @@ use hashcache_http::HASHCACHE_LINK;
 use hashcache_wan::chunk::{Key, Windows};
 use http::{HeaderMap, HeaderValue};
 
-/// What one end says about a stream in chunks.
+/// Parameters that one side sends for a stream in chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkField {
-    /// Content that this end is ready to receive before it acknowledges it, bytes.
+    /// Content bytes that this side is ready to receive before it acknowledges them.
     pub window: u64,
-    /// The key for names of chunks; only a parent sends one.
+    /// The key for chunk names; only a parent sends one.
     pub key: Option<Key>,
 }
 
 impl ChunkField {
-    /// The field among `fields`; `None` if it is missing, of another version, or not understood.
+    /// Reads the field from `fields`; `None` if it is missing, of another version, or malformed.
     pub fn of(fields: &HeaderMap) -> Option<Self> {
         let mut values = fields.get_all(HASHCACHE_LINK).iter();
         let value = values.next()?.to_str().ok()?;
@@ -37,7 +37,7 @@ impl ChunkField {
                 Some(("window", bytes)) => window = bytes.parse::<u64>().ok(),
                 Some(("key", text)) => key = Some(read_key(text)?),
                 None if member.trim() == "chunks" => is_chunks = true,
-                // Later versions may say more.
+                // Later versions may add members.
                 Some(_) | None => {}
             }
         }
@@ -45,7 +45,7 @@ impl ChunkField {
         (is_version && is_chunks).then_some(Self { window, key })
     }
 
-    /// The field as it is sent.
+    /// Encodes the field for sending.
     pub fn to_value(self) -> HeaderValue {
         let key = self.key.map(|key| STANDARD.encode(key.0));
         let key = key.map(|key| format!(", key=:{key}:")).unwrap_or_default();

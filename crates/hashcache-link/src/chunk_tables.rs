@@ -1,13 +1,13 @@
-//! What the other box of each pair has of chunks: a table for each parent and each child.
+//! Tables for the chunks that the other box has: a table for each parent and each child.
 //!
-//! `connect` and `server/forward_listener` of the proxy take a table for each stream; its `server`
-//! reads them from a file at the start and writes them at the end. A table that is lost or wrong
-//! costs bytes on the link and nothing else, so the file has no check.
+//! The proxy's `connect` and `server/forward_listener` take a table for each stream; the proxy's
+//! `server` reads the tables from a file at the start and writes them at the end. A lost or wrong
+//! table only costs bytes on the link, so the file has no checksum.
 //!
-//! Invariants: memory of a table is reserved as long as it exists. A table is used with one key
-//! only: a parent with another key has other names.
-//! Cost: a thirty-second of the budget for each pair, 64 MiB at the most, and an eighth for all;
-//! 1 MiB remembers 100 MiB.
+//! Invariants: the memory for a table is reserved as long as the table exists. A table is used with
+//! a single key only, because a parent with another key has other names.
+//! Cost: 1/32 of the budget for each pair, 64 MiB at most, and 1/8 for all pairs; 1 MiB remembers
+//! 100 MiB.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,12 +23,12 @@ use tracing::warn;
 
 use super::pin::Pin;
 
-/// The tables of all pairs, by the pin of the other box.
+/// The tables for all pairs, by the other box's pin.
 #[derive(Debug, Default)]
 pub struct ChunkTables {
     pairs: Mutex<HashMap<Pin, Pair>>,
     path: Option<PathBuf>,
-    /// What the tables had entered when they were written last. One writer at a time.
+    /// How many entries were made in the tables before the last write. Only one writer at a time.
     written: Mutex<u64>,
 }
 
@@ -36,18 +36,18 @@ pub struct ChunkTables {
 struct Pair {
     key: Key,
     known: Arc<Known>,
-    /// Memory of the table, bytes.
+    /// Memory for the table, bytes.
     bytes: usize,
     _memory: Reservation,
 }
 
 impl ChunkTables {
-    /// The tables of `pins` in the file at `path`. What cannot be read, or has no room in the
-    /// budget, is empty.
+    /// Loads the tables for `pins` from the file at `path`. A table that cannot be read, or has no
+    /// room in the budget, starts empty.
     pub fn load(path: Option<PathBuf>, pins: &[Pin], cache: &Cache) -> Self {
         let mut pairs = HashMap::new();
         if let Some(path) = &path {
-            // A missing file is the usual case, and a damaged one costs bytes on the link.
+            // A missing file is the usual case, and a damaged file only costs bytes on the link.
             let _ = read(path, pins, cache, &mut pairs);
         }
         Self {
@@ -61,8 +61,7 @@ impl ChunkTables {
         self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table of the pair with the box `pin` under `key`. Without memory, one that remembers
-    /// nothing.
+    /// The table for the box `pin` under `key`. Without memory, the table remembers nothing.
     pub fn of(&self, pin: Pin, key: Key, cache: &Cache) -> Arc<Known> {
         let mut pairs = self.pairs();
         if let Some(pair) = pairs.get_mut(&pin) {
@@ -87,17 +86,17 @@ impl ChunkTables {
         known
     }
 
-    /// Forgets the boxes that are not among `pins`.
+    /// Drops the tables for boxes that are not in `pins`.
     pub fn keep_only(&self, pins: &[Pin]) {
         self.pairs().retain(|pin, _| pins.contains(pin));
     }
 
-    /// Writes the tables from time to time, so that a power cut does not lose all of them.
+    /// Writes the tables periodically, so that a power cut does not lose all entries.
     pub async fn keep(self: Arc<Self>) {
         loop {
             tokio::time::sleep(KEEP_EVERY).await;
             let tables = Arc::clone(&self);
-            // A join error would be a panic, which its thread has reported.
+            // A join error would be a panic, which the thread has already reported.
             let written = tokio::task::spawn_blocking(move || tables.persist()).await;
             if let Ok(Err(error)) = written {
                 warn!(%error, "tables of chunks not saved");
@@ -105,13 +104,13 @@ impl ChunkTables {
         }
     }
 
-    /// Writes the tables for the next start, if anything was entered since they were written last.
+    /// Writes the tables for the next start, if there are new entries since the last write.
     ///
     /// # Errors
-    /// Those of the file.
+    /// File errors.
     pub fn persist(&self) -> io::Result<()> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        // Streams that begin meanwhile do not wait for the disk.
+        // The list is copied, so that new streams do not wait for the disk.
         let pairs: Vec<_> = self
             .pairs()
             .iter()
@@ -136,7 +135,7 @@ impl ChunkTables {
     }
 }
 
-/// Memory for one more table: as much as a pair may have, and all together.
+/// Reserves memory for a new table: limited for each pair and for all pairs together.
 fn room(cache: &Cache, pairs: &HashMap<Pin, Pair>) -> Option<(usize, Reservation)> {
     let budget = cache.stats().memory_limit_bytes;
     let taken: u64 = pairs.values().map(|pair| pair.bytes as u64).sum();
@@ -173,7 +172,7 @@ fn read(
         input.read_exact(&mut key)?;
         let pin = Pin::from_bytes(pin);
         if !pins.contains(&pin) || pairs.contains_key(&pin) {
-            // It is read to its end and dropped.
+            // The table is read to the end and dropped.
             Known::read_from(&mut input, 0)?;
             continue;
         }
@@ -192,15 +191,15 @@ fn read(
 }
 
 const MAGIC: &[u8; 8] = b"hcchunk1";
-/// One pair gets this part of the budget.
+/// A pair's table gets this part of the budget.
 const BUDGET_PART: u64 = 32;
-/// All pairs together get this part.
+/// All tables together get this part.
 const ALL_PART: u64 = 8;
 const TABLE_BYTES_MAX: u64 = 64 << 20;
 const TABLE_BYTES_MIN: u64 = 128 << 10;
-/// A write of all tables takes less than a second on most disks.
+/// Writing all tables takes less than a second on most disks.
 const KEEP_EVERY: Duration = Duration::from_secs(10 * 60);
-/// Pairs that are read from a file.
+/// How many pairs are read from a file.
 const PAIRS_MAX: usize = 256;
 
 #[cfg(test)]

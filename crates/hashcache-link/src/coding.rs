@@ -1,12 +1,13 @@
-//! How a child uses its link for one request.
+//! The way in which a child's request uses the link.
 //!
-//! `fetch` of the proxy decides by the request and by what is stored; `linked_requests` of
-//! `hashcache-upstream` carries it out where the next hop is a parent with a pin. Other hops never
-//! see any of it.
+//! The proxy's `fetch` decides by the request and by the stored response; `linked_requests` in
+//! `hashcache-upstream` applies the decision if the next hop is a parent with a pin. Other hops
+//! never see these fields.
 //!
-//! Invariant: a request that takes no part passes as it came: its client's `Accept-Encoding` stays,
-//! and the response arrives as the origin sent it. These are requests with Authorization, requests
-//! with Cookie for which nothing is stored, and those of clients that want content coded.
+//! Invariant: a request without coding passes unchanged: the client's `Accept-Encoding` stays, and
+//! the response arrives as the origin sent it. This applies to requests with Authorization, to
+//! requests with Cookie and no stored response, to requests with no-transform, and if the client
+//! accepts only coded content.
 
 use hashcache_http::{
     HASHCACHE_LINK, HintUse, LinkRequest, OfferedContent, RequestDirectives, permits_identity,
@@ -18,29 +19,29 @@ use http::header::{ACCEPT_ENCODING, AUTHORIZATION, COOKIE, HeaderMap, HeaderValu
 use super::dictionary::StoredContent;
 use super::named::NamedLookup;
 
-/// How a request uses a link.
+/// How a request uses the link.
 #[derive(Clone, Debug, Default)]
 pub enum LinkCoding {
-    /// It takes no part.
+    /// No coding: the request passes unchanged.
     #[default]
     Unchanged,
-    /// Content without a coding, in ordinary HTTP.
+    /// Content without a content coding, in ordinary HTTP.
     Identity,
-    /// Content without a coding, in frames.
+    /// Content without a content coding, in frames.
     Frames(Dictionaries),
 }
 
-/// What the child may decode frames with.
+/// The dictionaries that the child can use to decode frames.
 #[derive(Clone, Debug, Default)]
 pub struct Dictionaries {
-    /// The older version of what is asked for.
+    /// An older version with the same URL.
     pub offered: Option<StoredContent>,
-    /// Finds what the parent names; `None`: it may name nothing.
+    /// Finds the dictionary that the parent names; `None`: the parent may name none.
     pub named: Option<NamedLookup>,
 }
 
 impl Dictionaries {
-    /// What the decoder may be asked to use.
+    /// The dictionaries that the encoder may use.
     pub fn offer(&self) -> Offer {
         Offer {
             offered: self.offered.as_ref().map(|content| content.length),
@@ -56,7 +57,7 @@ impl Dictionaries {
     }
 }
 
-/// Whether a response for the URL of a request is stored here.
+/// Tells if a response for the URL of a request is stored here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredHere {
     /// A response is stored here.
@@ -66,7 +67,7 @@ pub enum StoredHere {
 }
 
 impl LinkCoding {
-    /// For a request that is safe and has no content.
+    /// Selects the coding for a request that is safe and has no content.
     pub fn of(request: &HeaderMap, stored: StoredHere) -> Self {
         let is_private = request.contains_key(AUTHORIZATION)
             || (request.contains_key(COOKIE) && stored == StoredHere::No);
@@ -78,7 +79,7 @@ impl LinkCoding {
         }
     }
 
-    /// The same with the offer of an older version.
+    /// Offers an older version.
     pub fn offering(mut self, content: Option<StoredContent>) -> Self {
         if let Self::Frames(dictionaries) = &mut self {
             dictionaries.offered = content;
@@ -86,7 +87,7 @@ impl LinkCoding {
         self
     }
 
-    /// The same, if `lookup` is something, with dictionaries that the parent names.
+    /// Adds a lookup for dictionaries that the parent names, if `lookup` is set.
     pub fn finding(mut self, lookup: Option<NamedLookup>) -> Self {
         if let Self::Frames(dictionaries) = &mut self {
             dictionaries.named = lookup;
@@ -94,7 +95,7 @@ impl LinkCoding {
         self
     }
 
-    /// What is worth another attempt when frames were of no use; `None`: nothing is.
+    /// The coding for another attempt when frames did not help; `None`: no other coding would help.
     pub fn next(&self) -> Option<Self> {
         match self {
             Self::Frames(dictionaries) if dictionaries.is_any() => {
@@ -105,7 +106,7 @@ impl LinkCoding {
         }
     }
 
-    /// The same without dictionaries.
+    /// This coding, but without dictionaries.
     pub fn without_dictionaries(&self) -> Self {
         match self {
             Self::Frames(_) => Self::Frames(Dictionaries::default()),
@@ -113,7 +114,7 @@ impl LinkCoding {
         }
     }
 
-    /// The same without frames.
+    /// This coding, but without frames.
     pub fn in_plain(&self) -> Self {
         match self {
             Self::Unchanged => Self::Unchanged,
@@ -121,8 +122,8 @@ impl LinkCoding {
         }
     }
 
-    /// Sets the fields of a request to the parent. One with Authorization has nothing to do with
-    /// hints.
+    /// Sets the fields of a request to the parent. A request with Authorization neither requests
+    /// hints nor counts for them.
     pub fn prepare(&self, request: &mut HeaderMap, hints: HintUse) {
         request.remove(HASHCACHE_LINK);
         let hints = if request.contains_key(AUTHORIZATION) {

@@ -1,10 +1,10 @@
-//! The content of a request on its way from a core to the thread that drives the link.
+//! Request content on the way from a core to the thread that drives the link.
 //!
-//! `linked` of `hashcache-upstream` sends frames into a [`LinkContent`], which hyper polls on the
+//! `linked` in `hashcache-upstream` sends frames into a [`LinkContent`], which hyper polls on the
 //! other thread.
 //!
-//! Invariant: content whose sender was dropped before the end is an error, never a short body that
-//! looks whole. Cost: one frame waits in the channel.
+//! Invariant: if the sender is dropped before the end, the content is an error, never a short body
+//! that looks complete. Cost: one frame waits in the channel.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -14,10 +14,10 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::sync::{mpsc, oneshot};
 
-/// The error of a client's content.
+/// An error in a client's content.
 pub(crate) type ContentError = Box<dyn Error + Send + Sync>;
 
-/// What the sender of content says.
+/// A message from the content sender.
 #[derive(Debug)]
 pub enum Piece {
     /// Content, or trailers.
@@ -28,7 +28,7 @@ pub enum Piece {
     End,
 }
 
-/// The content of a request, as hyper sees it.
+/// The request content that hyper polls.
 #[derive(Debug, Default)]
 pub struct LinkContent(Option<Streamed>);
 
@@ -40,17 +40,17 @@ struct Streamed {
     ended: bool,
 }
 
-/// The other end of a [`LinkContent`].
+/// The sending side of a [`LinkContent`].
 #[derive(Debug)]
 pub struct ContentSender {
-    /// For the pieces of the content.
+    /// For the content pieces.
     pub pieces: mpsc::Sender<Piece>,
     /// An error means that no frame will be wanted.
     pub wanted: oneshot::Receiver<()>,
 }
 
 impl LinkContent {
-    /// Content that arrives while it is polled, and its sender.
+    /// Creates content that arrives while it is polled, and the sender for it.
     pub fn streamed() -> (Self, ContentSender) {
         let (sender, pieces) = mpsc::channel(1);
         let (want, wanted) = oneshot::channel();

@@ -1,9 +1,9 @@
-//! What is counted of a link, at either end.
+//! A link's counters, on either side.
 //!
-//! Sockets and streams count here, on whatever thread they are; `server/links` of the proxy reads.
+//! Sockets and streams count here, on any thread; the proxy's `server/links` reads the counters.
 //!
-//! Cost: one atomic operation and one lock per read or write of the socket, two atomic operations
-//! per stream.
+//! Cost: one atomic operation and one lock per socket read or write, two atomic operations per
+//! stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::sites::SiteSavings;
 use super::usage::CodingCounters;
 
-/// The counters of one link; they go on when its connection is made again.
+/// A link's counters; they continue after a reconnect.
 #[derive(Debug, Default)]
 pub struct LinkCounters {
     bytes_in: AtomicU64,
@@ -26,20 +26,20 @@ pub struct LinkCounters {
     streams_ended: AtomicU64,
     /// Tunnels that this side carries for the other.
     tunnels: AtomicUsize,
-    /// Counters of coding: bytes, time, dictionaries.
+    /// Counters for coding: bytes, time, dictionaries.
     pub coding: CodingCounters,
-    /// What it saved, by host.
+    /// Savings by host.
     pub sites: SiteSavings,
-    /// Of a child the bytes in, of a parent the bytes out.
+    /// Link load: on a child from received bytes, on a parent from sent bytes.
     pub load: LinkLoad,
     /// Microseconds; 0: not measured.
     round_trip_us: AtomicU64,
-    /// Content of tunnels that passed unchanged.
+    /// Tunnel content that passed unchanged.
     opaque: [AtomicU64; 2],
     chunks: [ChunkCounters; 2],
 }
 
-/// Streams in chunks, one direction.
+/// Streams in chunks, for one direction.
 #[derive(Debug, Default)]
 struct ChunkCounters {
     literal: AtomicU64,
@@ -48,28 +48,28 @@ struct ChunkCounters {
     coded: AtomicU64,
 }
 
-/// What went over a link in one direction in tunnels and in streams of chunks, bytes.
+/// Bytes carried on a link in one direction, in tunnels and in chunk streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkContents {
-    /// Of tunnels that passed unchanged.
+    /// Tunnel content that passed unchanged.
     pub opaque: u64,
-    /// Content of streams, before it was coded.
+    /// Stream content, before coding.
     pub chunks: Carried,
-    /// What it took on the link, with questions and acknowledgements of the other direction.
+    /// Coded size on the link, with the questions and acknowledgements for the other direction.
     pub coded: u64,
 }
 
 impl LinkContents {
-    /// Content that did not have to be sent.
+    /// Content bytes that were not sent.
     pub fn saved(&self) -> u64 {
         let content = self.chunks.literal + self.chunks.referred;
         content.saturating_sub(self.coded)
     }
 }
 
-/// Directions, as indices of what is counted of both.
+/// Indices for the two directions in arrays: received.
 pub const IN: usize = 0;
-/// See [`IN`].
+/// Sent; see [`IN`].
 pub const OUT: usize = 1;
 
 /// A request or a tunnel on a link, counted as open until it is dropped.
@@ -91,13 +91,13 @@ impl LinkCounters {
         self.bytes_out.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Notes content of a tunnel that passes unchanged.
+    /// Notes content bytes in a tunnel that passes unchanged.
     pub fn note_opaque(&self, direction: usize, bytes: usize) {
         self.opaque[direction].fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Notes what a stream in chunks has carried since `before`, and the bytes that it took on the
-    /// link, both in and out.
+    /// Notes the content that a stream in chunks has carried since `before`, and the coded bytes on
+    /// the link, both received and sent.
     pub fn note_chunks(&self, before: &[Carried; 2], now: &[Carried; 2], coded: [u64; 2]) {
         for (direction, counters) in self.chunks.iter().enumerate() {
             let (before, now) = (&before[direction], &now[direction]);
@@ -112,7 +112,7 @@ impl LinkCounters {
         }
     }
 
-    /// What was received in tunnels and streams of chunks, and what was sent.
+    /// Contents in tunnels and chunk streams: received, and sent.
     pub fn contents(&self) -> [LinkContents; 2] {
         [IN, OUT].map(|direction| {
             let chunks = &self.chunks[direction];
@@ -133,7 +133,7 @@ impl LinkCounters {
         self.connections.fetch_add(1, Relaxed);
     }
 
-    /// Notes the time from a PING to its answer, or of a handshake.
+    /// Notes the time from a PING to the answer, or the time for a handshake.
     pub fn note_round_trip(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.round_trip_us.store(us.max(1), Relaxed);
@@ -145,7 +145,7 @@ impl LinkCounters {
         OpenStream(Arc::clone(self))
     }
 
-    /// Counts a tunnel until the result is dropped; `None` if there are `most` of them.
+    /// Counts a tunnel until the result is dropped; `None` if there are already `most` tunnels.
     pub fn begin_tunnel(self: &Arc<Self>, most: usize) -> Option<OpenTunnel> {
         let fits = |tunnels| (tunnels < most).then_some(tunnels + 1);
         let begun = self.tunnels.fetch_update(Relaxed, Relaxed, fits);
@@ -157,16 +157,16 @@ impl LinkCounters {
         [&self.bytes_in, &self.bytes_out].map(|bytes| bytes.load(Relaxed))
     }
 
-    /// The round trip that was measured last.
+    /// The last measured round trip.
     pub fn round_trip(&self) -> Option<Duration> {
         let us = self.round_trip_us.load(Relaxed);
         (us != 0).then(|| Duration::from_micros(us))
     }
 
-    /// The fields of a status.
+    /// The status fields.
     pub fn to_json(&self) -> Value {
         let [bytes_in, bytes_out] = self.bytes();
-        // Ended before begun, so that the difference is never less than nothing.
+        // Load `ended` before `begun`, so that the difference is never negative.
         let ended = self.streams_ended.load(Relaxed);
         let begun = self.streams_begun.load(Relaxed);
         let contents = self.contents();
@@ -195,7 +195,7 @@ impl LinkCounters {
 }
 
 impl OpenTunnel {
-    /// Notes content of it, if it passes unchanged.
+    /// Notes content bytes in this tunnel, if it passes unchanged.
     pub fn note_opaque(&self, direction: usize, bytes: usize) {
         self.0.note_opaque(direction, bytes);
     }

@@ -1,11 +1,11 @@
-//! Stored content that both ends of a link have: the prefix of what is coded or decoded.
+//! Stored content that both sides of a link have: the prefix for encoding or decoding.
 //!
-//! Used by `request/framed` of the proxy at the parent and `unframe` of `hashcache-upstream` at the
+//! Used by the proxy's `request/framed` at the parent and `unframe` in `hashcache-upstream` at the
 //! child.
 //!
 //! Invariants: only complete objects of a shared cache are dictionaries, and only under the digest
-//! that was stored with them. The hit pins the version: content of another one is never read.
-//! Cost: one read of the engine per 256 KiB, and only for the stretches that are wanted.
+//! that was stored with them. The hit pins the version: another version's content is never read.
+//! Cost: one engine read per 256 KiB, and only for the stretches that are needed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use tokio::time::Instant;
 
 use super::counters::LinkCounters;
 
-/// A stored object and the digest of its content.
+/// A stored object and the content digest.
 #[derive(Clone)]
 pub struct StoredContent {
     hit: Hit,
-    /// If it is stored in pages.
+    /// The page table, if the content is stored in pages.
     pages: Option<PageTable>,
-    /// The SHA-256 of its content.
+    /// SHA-256 of the content.
     pub digest: Digest,
-    /// Its length, bytes.
+    /// Content length, bytes.
     pub length: u64,
 }
 
 impl StoredContent {
-    /// The content of `hit`, if it may be a dictionary; `stored` is its metadata.
+    /// Returns the content of `hit`, if it may be a dictionary; `stored` is the decoded metadata.
     pub fn of(hit: &Hit, stored: &StoredResponse) -> Option<Self> {
         Self::with(hit, stored.digest?, stored.pages.clone())
     }
 
-    /// The content that was kept under this digest.
+    /// Returns the content that was kept under this digest.
     pub fn kept(hit: &Hit, digest: Digest) -> Option<Self> {
         let pages = if hit.metadata().is_empty() {
             None
@@ -63,19 +63,19 @@ impl StoredContent {
         })
     }
 
-    /// The content stored under `name`, if its digest is this one.
+    /// Finds the content stored under `name`, if it has this digest.
     pub async fn find(cache: &Cache, name: &[u8], digest: Digest) -> Option<Self> {
         let hit = hashcache_store::find(cache, name).await?;
         let stored = StoredResponse::decode(hit.metadata())?;
         (stored.digest == Some(digest)).then(|| Self::of(&hit, &stored))?
     }
 
-    /// Reads it from `offset` on.
+    /// Reads the content from `offset` on.
     fn reader(&self, offset: u64) -> ContentReader {
         ContentReader::new(&self.hit, self.pages.as_ref(), offset..self.length)
     }
 
-    /// Memory of reading it, bytes, beside what is given out.
+    /// Memory for reading the content, bytes, besides the bytes returned.
     pub fn reading_bytes(&self) -> u64 {
         match &self.pages {
             Some(_) => PAGE_READER_BYTES,
@@ -83,7 +83,7 @@ impl StoredContent {
         }
     }
 
-    /// It as it is stored: metadata for [`Self::kept`], the length and a reader.
+    /// The content in stored form: metadata for [`Self::kept`], the length and a reader.
     pub fn to_keep(&self) -> Option<(Bytes, u64, ContentReader)> {
         let mut metadata = Vec::new();
         self.pages
@@ -104,17 +104,17 @@ impl std::fmt::Debug for StoredContent {
     }
 }
 
-/// Reads stretches of a dictionary.
+/// Reads dictionary stretches.
 pub struct DictionaryReader {
     content: StoredContent,
     counters: Arc<LinkCounters>,
-    /// Since when a read is waited for.
+    /// Start time of a read that is pending.
     waits_since: Option<Instant>,
     reader: Option<ContentReader>,
 }
 
 impl DictionaryReader {
-    /// Reads `content`, and counts in `counters` what became of it.
+    /// Reads `content`, and counts the read times in `counters`.
     pub fn new(content: StoredContent, counters: Arc<LinkCounters>) -> Self {
         Self {
             content,
@@ -124,7 +124,7 @@ impl DictionaryReader {
         }
     }
 
-    /// Bytes from the beginning of `wanted`; `None`: they are gone.
+    /// Bytes from the start of `wanted`; `None`: the bytes are gone.
     pub fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -151,7 +151,7 @@ impl DictionaryReader {
     }
 }
 
-/// What one read of the engine brings, bytes.
+/// Bytes that a single engine read returns.
 const SPAN_BYTES: u64 = 256 << 10;
 /// A shorter dictionary saves nothing, bytes.
 pub const DICTIONARY_BYTES_MIN: u64 = 512;

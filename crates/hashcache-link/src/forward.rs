@@ -1,5 +1,5 @@
-//! A forwarded port of a child: which address accepts connections, and where the parent connects
-//! them to.
+//! A child's forwarded port: the address that accepts connections, and the destination to which the
+//! parent connects them.
 //!
 //! Written `PORT=HOST:PORT` or `ADDRESS:PORT=HOST:PORT`; see the setting `link_forward`.
 
@@ -12,29 +12,29 @@ use hashcache_http::{Authority, Origin};
 /// A forwarded port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkForward {
-    /// Where programs connect to: loopback, unless another address is written.
+    /// Programs connect to this address: loopback, unless another address is written.
     pub listen: SocketAddr,
-    /// What the parent connects them to.
+    /// The destination to which the parent connects.
     pub to: Authority,
 }
 
-/// Why a text is no [`LinkForward`].
+/// Error: a text is no [`LinkForward`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkForwardError {
-    /// It has no `=`.
+    /// The text has no `=`.
     #[error("it has no `=`")]
     NoDestination,
-    /// What is before the `=`.
+    /// The part before the `=` is invalid.
     #[error("what is before `=` is neither a port nor an address with a port")]
     Listen,
-    /// What is behind the `=`.
+    /// The part behind the `=` is invalid.
     #[error("what is behind `=` is not a host with a port")]
     Destination,
 }
 
 impl LinkForward {
-    /// Host and port that the parent connects to, as they are shown.
+    /// Host and port to which the parent connects, for display.
     pub fn destination(&self) -> String {
         self.to.to_string()
     }
@@ -55,7 +55,7 @@ impl FromStr for LinkForward {
         if !matches!(port, Some(Ok(1..))) {
             return Err(LinkForwardError::Destination);
         }
-        // The syntax of a host is that of a URL.
+        // A host has the same syntax as in a URL.
         let url = format!("http://{to}").parse::<Origin>();
         let url = url.map_err(|_| LinkForwardError::Destination)?;
         Ok(Self {

@@ -1,20 +1,21 @@
-//! Hints: which other objects a page has, as the clients of a parent have asked for them.
+//! Hints: the other objects that a page needs, learned from requests by a parent's clients.
 //!
-//! At a parent, `request/linked` of the proxy notes the objects and names them to a child that asks
-//! for the page. At the child, `linked_requests` of `hashcache-upstream` finds the names in a
-//! response, and `fetch/hinted` of the proxy asks for those that it lacks.
+//! At a parent, the proxy's `request/linked` notes the objects and names them to a child that
+//! requests the page. At the child, `linked_requests` in `hashcache-upstream` finds the names in a
+//! response, and the proxy's `fetch/hinted` requests the objects that the child lacks.
 //!
-//! An object belongs to the page that its Referer names, or, where that is itself an object of a
-//! page (a style sheet that needs a font), to that page.
+//! An object belongs to the page that Referer names; if Referer names an object on a page (a style
+//! sheet that needs a font), the object belongs to that page.
 //!
 //! Invariants: only content that a shared cache may store is noted, and no page is noted as an
-//! object of another one. An object is named only after two clients have asked for it: any client
-//! can send any Referer, and a URL that one client knows may be its secret. The objects that are
-//! named have no more bytes than `PAGE_FACTOR` times the page, or `PAGE_BYTES_MIN`: a slow line
-//! must not carry much that nobody asked for. Objects of one client only leave the table before
-//! others, and those of the client with most of them first. The table is lost at a restart.
+//! object on another page. An object is named only after two clients have requested it, because any
+//! client can send any Referer, and a URL that only one client knows may be a secret. The named
+//! objects together have at most `PAGE_FACTOR` times the page's bytes, or `PAGE_BYTES_MIN`, because
+//! a slow line must not carry much that nobody has requested. Objects with a single client leave
+//! the table before others, first those from the client with the most such objects. The table is
+//! lost at a restart.
 //! Cost: 1/256 of the budget on a box with children; one lock and two hashes per response with a
-//! Referer, and one per response that may name objects.
+//! Referer, and one lock per response that may name objects.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -32,20 +33,20 @@ use tokio::time::Instant;
 
 use super::counters::LinkCounters;
 
-/// Names of other objects in a response, and the link from which they came.
+/// Names of other objects in a response, and the link that delivered them.
 #[derive(Clone, Debug)]
 pub struct Hints {
     /// The names.
     pub related: Related,
-    /// Counts what becomes of them.
+    /// Counts how the hints are used.
     pub counters: Arc<LinkCounters>,
 }
 
-/// The objects of the pages that were asked for last.
+/// The objects of the most recently requested pages.
 #[derive(Debug)]
 pub struct PageObjects {
     pages: Mutex<Pages>,
-    /// Objects that wait for another client, by the hash of each.
+    /// Filter for objects that wait for a second client, by object hash.
     awaited: Box<[AtomicU64]>,
     hash: RandomState,
     _memory: Option<Reservation>,
@@ -53,13 +54,13 @@ pub struct PageObjects {
 
 #[derive(Debug)]
 struct Pages {
-    /// By the hash of the page: those of which an object may be named.
+    /// By page hash: pages with an object that may be named.
     shared: LruCache<u64, Page>,
-    /// Those with objects of one client only.
+    /// By page hash: pages with objects from a single client only.
     of_one: LruCache<u64, Page>,
     /// Bytes in `of_one`, by the client that has noted the page.
     of_clients: HashMap<u64, usize>,
-    /// By the hash of an object: its page.
+    /// By object hash: the object's page.
     page_of: LruCache<u64, u64>,
     bytes: usize,
     bytes_max: usize,
@@ -67,7 +68,7 @@ struct Pages {
 
 #[derive(Debug)]
 struct Page {
-    /// Who has noted its first object.
+    /// The client that has noted the first object.
     client: u64,
     /// The last known length of the page itself.
     length: u64,
@@ -82,26 +83,26 @@ struct Noted {
     clients: Clients,
 }
 
-/// Who has asked for an object.
+/// The clients that have requested an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clients {
     One(u64),
     Several,
 }
 
-/// An object that a client has asked for.
+/// An object that a client has requested.
 #[derive(Clone, Copy, Debug)]
 pub struct PageObject<'a> {
-    /// The URL of the object.
+    /// The object's URL.
     pub target: &'a Target,
-    /// Bytes of its content.
+    /// Content bytes.
     pub length: u64,
-    /// The client that has asked.
+    /// The client that sent the request.
     pub client: Network,
 }
 
 impl PageObjects {
-    /// A table within the budget of `cache`; `None` without memory for it.
+    /// Creates a table within the budget of `cache`; `None` without memory for the table.
     pub(crate) fn new(cache: &Cache) -> Option<Self> {
         let bytes = cache.stats().memory_limit_bytes / BUDGET_PART;
         let memory = cache.reserve(bytes)?;
@@ -111,7 +112,7 @@ impl PageObjects {
         })
     }
 
-    /// A table that takes about `bytes`.
+    /// Creates a table that takes about `bytes`.
     fn within(bytes: usize) -> Self {
         let objects = (bytes / OBJECT_BYTES).max(1);
         let entries = NonZeroUsize::new(objects).unwrap_or(NonZeroUsize::MIN);
@@ -122,7 +123,7 @@ impl PageObjects {
                 of_clients: HashMap::new(),
                 page_of: LruCache::new(entries),
                 bytes: 0,
-                // The rest is for the other map.
+                // The other half is for `page_of`.
                 bytes_max: bytes / 2,
             }),
             awaited: (0..AWAITED_WORDS).map(|_| AtomicU64::new(0)).collect(),
@@ -135,7 +136,7 @@ impl PageObjects {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a client has asked for `object` because of `referer`.
+    /// Notes that a client has requested `object` because of `referer`.
     pub fn note(&self, referer: &Target, object: &PageObject<'_>, now: Instant) {
         let target = object.target;
         if bytes_of(target) > URL_BYTES_MAX || target == referer {
@@ -160,16 +161,16 @@ impl PageObjects {
         }
     }
 
-    /// Whether another client of `object` is waited for. Says so once for each request that was
-    /// noted: the caller notes the next one.
+    /// Returns true if `object` waits for a second client. Returns true only once for each noted
+    /// request; the caller then notes the next request.
     pub(crate) fn take_awaited(&self, object: &Target) -> bool {
         let (word, bit) = awaited_at(self.hash.hash_one(object));
         let word = &self.awaited[word];
         word.load(Relaxed) & bit != 0 && word.fetch_and(!bit, Relaxed) & bit != 0
     }
 
-    /// The objects of `page`, whose content has `length` bytes if that is known: of the latest ones
-    /// that were noted as many as may be named, in the order in which they were first asked for.
+    /// The objects on `page` that may be named, in the order in which they were first requested, up
+    /// to a total size that depends on the page's content length (`length`, if known).
     pub fn of(&self, page: &Target, length: Option<u64>, now: Instant) -> Vec<Target> {
         let page = self.hash.hash_one(page);
         let mut pages = self.pages();
@@ -193,7 +194,7 @@ impl PageObjects {
 }
 
 impl Pages {
-    /// Notes an object of `page`. Returns who has asked for it so far.
+    /// Notes an object on `page`. Returns the clients that have requested the object so far.
     fn note(&mut self, page: u64, noted: Noted) -> Clients {
         let Clients::One(client) = noted.clients else {
             return noted.clients;
@@ -246,14 +247,15 @@ impl Pages {
         }
     }
 
-    /// Drops a page of the client with the most of those that no other one has asked for, while
-    /// they take half of the room; else the page that was used longest ago. False: there is none.
+    /// Drops a page. If pages with a single client take more than half the room, drops the oldest
+    /// page from the client with the most bytes in such pages; otherwise the least recently used
+    /// shared page. Returns false if there is no page.
     fn drop_one(&mut self) -> bool {
         let of_one: usize = self.of_clients.values().sum();
         let most = self.of_clients.iter().max_by_key(|(_, bytes)| **bytes);
         let most = most.map(|(client, _)| *client);
         let is_of_most = |entry: &Page| Some(entry.client) == most;
-        // From the one that was used longest ago.
+        // From the least recently used page.
         let mut pages = self.of_one.iter().rev();
         let oldest = pages.find(|(_, entry)| is_of_most(entry));
         let oldest = oldest.map(|(page, _)| *page);
@@ -278,7 +280,8 @@ impl Page {
         objects.any(|noted| noted.clients == Clients::Several)
     }
 
-    /// Notes an object that `client` has asked for. Returns who has asked for it so far.
+    /// Notes an object that `client` has requested. Returns the clients that have requested it so
+    /// far.
     fn note(&mut self, noted: Noted, client: u64) -> Clients {
         let mut objects = self.objects.iter_mut();
         if let Some(known) = objects.find(|known| known.target == noted.target) {
@@ -295,8 +298,8 @@ impl Page {
         Clients::One(client)
     }
 
-    /// Drops the object that was asked for least recently, of the client with the most objects that
-    /// nobody else has asked for, if there is one.
+    /// Drops the least recently requested object from the client with the most objects that no
+    /// other client has requested, or from all objects if there is no such client.
     fn drop_one(&mut self) {
         let mut counts: HashMap<u64, usize> = HashMap::new();
         for noted in &self.objects {
@@ -316,38 +319,38 @@ impl Page {
     }
 }
 
-/// The place of an object among those that are awaited.
+/// An object's position in the `awaited` filter.
 fn awaited_at(object: u64) -> (usize, u64) {
     let bits = AWAITED_WORDS as u64 * 64;
     let at = object % bits;
     (usize::try_from(at / 64).unwrap_or(0), 1 << (at % 64))
 }
 
-/// Memory of a noted object.
+/// Memory for a noted object.
 fn bytes_of(object: &Target) -> usize {
-    // Host and path are allocations of their own.
+    // Host and path are separate allocations.
     let url = object.path_and_query.len() + object.authority.host.to_string().len();
     size_of::<Noted>() + 2 * ALLOCATION_BYTES + url
 }
 
-/// The objects that are named for a page have at most this many times its bytes: of 2 MB that an
-/// HTML document of 50 kB needs, the first fifth.
+/// The objects named for a page have at most this many times the page's bytes: the first fifth of 2
+/// MB, if a 50 kB HTML document needs that much.
 const PAGE_FACTOR: u64 = 8;
-/// Or this many bytes, for pages that are short: 20 objects of the size of most scripts and styles.
-/// A line of 256 kbit/s carries them in 12 s, behind what clients ask for.
+/// Minimum for short pages: 20 objects with the size that most scripts and styles have. A line of
+/// 256 kbit/s carries them in 12 s, behind the clients' own requests.
 const PAGE_BYTES_MIN: u64 = 384 << 10;
 /// 8 KiB.
 const AWAITED_WORDS: usize = 1 << 10;
 /// The table takes this part of the budget.
 const BUDGET_PART: u64 = 256;
 const ALLOCATION_BYTES: usize = 16;
-/// An object in the table of pages by object, with the links of the list.
+/// An object in `page_of`, with the list links.
 const OBJECT_BYTES: usize = 2 * 64;
 /// A page without its objects.
 const PAGE_BYTES: usize = 192;
 /// Longer URLs are not noted.
 const URL_BYTES_MAX: usize = 1 << 10;
-/// How long an object counts as one of a page after it was asked for last.
+/// How long an object belongs to a page after the last request for the object.
 const NOTED_TIME: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! The key of a box for its links, with the certificate that shows it, in a file.
+//! A box's key for links, with a certificate for that key, in a file.
 //!
-//! `hashcache link init` makes one ([`LinkIdentity::make`]); the proxy loads it at the start and at
-//! each reload. Both ends of a link use the same kind of file, and a box that is a child and a
-//! parent uses one.
+//! `hashcache link init` makes a key ([`LinkIdentity::make`]); the proxy loads it at the start and
+//! at each reload. Both sides of a link use the same kind of file, and a box that is both child and
+//! parent uses a single file.
 //!
-//! Invariants: the file has its name when its whole content is on disk, and an existing file is
-//! never replaced: the other side knows its pin. Its mode is 600, and a file that others can read
-//! is refused, and so is one that another user owns. Nothing of the key is ever shown.
+//! Invariants: the file gets its name only after all content is on disk, and an existing file is
+//! never replaced, because the other side knows the pin. The file mode is 600; a file that other
+//! users can read is refused, and so is a file that another user owns. The key is never shown.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -26,18 +26,18 @@ use rustls::sign::CertifiedKey;
 
 use super::pin::Pin;
 
-/// The key of this box for its links.
+/// This box's key for links.
 #[derive(Clone)]
 pub struct LinkIdentity {
-    /// The key with a certificate that the other box knows by its pin.
+    /// The key, with a certificate that the other box recognises by the pin.
     pub key: Arc<CertifiedKey>,
     /// Hashes the names that are sent to the other box.
     pub names: NameSecret,
     pin: Pin,
 }
 
-/// The secret of this box from which the keys for names of chunks are made, one for each child. It
-/// follows from the private key, so it needs no file and outlives a restart.
+/// This box's secret from which the keys for chunk names are derived, a key for each child. The
+/// secret is derived from the private key, so it needs no file and survives a restart.
 #[derive(Clone)]
 pub struct NameSecret([u8; 32]);
 
@@ -46,9 +46,9 @@ impl NameSecret {
         Self(sha256(&[NAMES_LABEL, key.secret_der()].concat()))
     }
 
-    /// The key of the pair of this box and the child with the key `pin`.
+    /// Returns the key for this box and the child with the key `pin`.
     pub fn key(&self, pin: &Pin) -> Key {
-        // All parts have a fixed length.
+        // All parts have a fixed length, so the concatenation is unambiguous.
         let hash = sha256(&[NAMES_LABEL, &self.0, &pin.bytes()].concat());
         Key(std::array::from_fn(|at| hash[at]))
     }
@@ -62,11 +62,11 @@ impl fmt::Debug for NameSecret {
 
 const NAMES_LABEL: &[u8] = b"hashcache names of chunks 1";
 
-/// Why there is no key for links.
+/// Reasons for a missing key for links.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkIdentityError {
-    /// Nobody has said where it is, and there is no home directory.
+    /// No directory was configured, and there is no home directory.
     #[error("no directory for the key for links: HOME is not set")]
     NoDirectory,
     /// There is a key already.
@@ -75,7 +75,7 @@ pub enum LinkIdentityError {
         /// The file.
         path: PathBuf,
     },
-    /// It could not be written.
+    /// The key could not be written.
     #[error("cannot write {}", path.display())]
     Write {
         /// The directory or file.
@@ -83,7 +83,7 @@ pub enum LinkIdentityError {
         /// The system's error.
         source: io::Error,
     },
-    /// It could not be read.
+    /// The key could not be read.
     #[error("cannot read the key for links in {}", path.display())]
     Read {
         /// The file.
@@ -96,7 +96,7 @@ pub enum LinkIdentityError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
     /// Another user owns the file, and can change it.
@@ -104,7 +104,7 @@ pub enum LinkIdentityError {
     Foreign {
         /// The file.
         path: PathBuf,
-        /// Its owner.
+        /// The file's owner.
         owner: u32,
         /// The user of this process.
         user: u32,
@@ -114,7 +114,7 @@ pub enum LinkIdentityError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the defect.
         what: &'static str,
     },
     /// The system gave no random bytes, or the key could not sign.
@@ -123,7 +123,7 @@ pub enum LinkIdentityError {
 }
 
 impl LinkIdentityError {
-    /// What the operator can do.
+    /// Advice for the operator.
     pub fn advice(&self) -> Option<String> {
         Some(match self {
             Self::Exists { .. } => "the other side knows its pin, which `hashcache link pin` \
@@ -154,15 +154,15 @@ impl LinkIdentityError {
 }
 
 impl LinkIdentity {
-    /// The file in `directory`.
+    /// The key file's path in `directory`.
     pub fn path(directory: &Path) -> PathBuf {
         directory.join(FILE)
     }
 
-    /// Makes a key and writes it to `directory`, which is made if it is missing.
+    /// Makes a key and writes it to `directory`, which is created if it is missing.
     ///
     /// # Errors
-    /// There is a key already, or it cannot be written.
+    /// There is already a key, or the key cannot be written.
     pub fn make(directory: &Path) -> Result<Self, LinkIdentityError> {
         let failed = |error: rcgen::Error| LinkIdentityError::Key(error.into());
         let path = Self::path(directory);
@@ -171,7 +171,7 @@ impl LinkIdentity {
         }
         let key = KeyPair::generate().map_err(failed)?;
         let mut params = CertificateParams::default();
-        // The other side looks at the key alone; the name is for people who look into the file.
+        // The other side checks only the key; the name is for people who look into the file.
         params.distinguished_name = DistinguishedName::new();
         params
             .distinguished_name
@@ -196,10 +196,10 @@ impl LinkIdentity {
     }
 
     /// Loads the key that systemd passes as the credential `hashcache-link`: the content of
-    /// `link.pem`. Without that, loads the key in `directory`.
+    /// `link.pem`. Without this credential, loads the key in `directory`.
     ///
     /// # Errors
-    /// There is none, it is damaged, or it is a file that other users can read or own.
+    /// There is no key, it is damaged, or it is a file that other users can read or own.
     pub fn find(directory: Option<&Path>) -> Result<Self, LinkIdentityError> {
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
         Self::find_in(credentials.as_deref(), directory)
@@ -211,7 +211,8 @@ impl LinkIdentity {
     ) -> Result<Self, LinkIdentityError> {
         let credential = credentials.map(|credentials| credentials.join(CREDENTIAL));
         match (credential.filter(|path| path.exists()), directory) {
-            // systemd shows a credential to this service alone, whatever its mode and owner are.
+            // systemd shows a credential only to this service, whatever the file mode and owner
+            // are.
             (Some(path), _) => Self::read(path, |_| None),
             (None, Some(directory)) => Self::load(directory),
             (None, None) => Err(LinkIdentityError::NoDirectory),
@@ -221,14 +222,14 @@ impl LinkIdentity {
     /// Loads the key in `directory`.
     ///
     /// # Errors
-    /// There is none, it is damaged, or other users can read or own it.
+    /// There is no key, it is damaged, or other users can read or own the file.
     pub fn load(directory: &Path) -> Result<Self, LinkIdentityError> {
         let path = Self::path(directory);
         let user = rustix::process::geteuid().as_raw();
         Self::read(path.clone(), |file| exposed(path, file, user))
     }
 
-    /// Reads the file at `path`, unless there is a reason against it.
+    /// Reads the file at `path`, unless `refusal` returns an error.
     fn read(
         path: PathBuf,
         refusal: impl FnOnce(&Metadata) -> Option<LinkIdentityError>,
@@ -263,7 +264,7 @@ impl LinkIdentity {
         })
     }
 
-    /// The pin that the other side has to know.
+    /// The pin that the other side needs.
     pub fn pin(&self) -> Pin {
         self.pin
     }
@@ -275,13 +276,13 @@ impl fmt::Debug for LinkIdentity {
     }
 }
 
-/// Why the file at `path` is no private file of `user`.
+/// Returns an error if the file at `path` is no private file of `user`.
 fn exposed(path: PathBuf, file: &Metadata, user: u32) -> Option<LinkIdentityError> {
     let (mode, owner) = (file.mode() & 0o777, file.uid());
     if mode & OTHERS != 0 {
         return Some(LinkIdentityError::Exposed { path, mode });
     }
-    // Root's files are accepted for every user; root itself accepts no other user's.
+    // A file that root owns is accepted for every user; root accepts no other user's file.
     (owner != user && owner != 0).then_some(LinkIdentityError::Foreign { path, owner, user })
 }
 
@@ -290,13 +291,13 @@ fn pem(label: &str, bytes: &[u8]) -> String {
     encode_config(&Pem::new(label, bytes), config)
 }
 
-/// Writes the file completely, or not at all; fails if it exists.
+/// Writes the file completely, or not at all; fails if the file exists.
 fn write(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    // A name of its own, even after an interrupted run.
+    // A random name, so that a file from an interrupted run does not collide.
     let fresh = directory.join(format!(".{FILE}.{:016x}.new", fastrand::u64(..)));
     let written = || {
         let mut options = OpenOptions::new();
@@ -307,22 +308,22 @@ fn write(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
             .open(&fresh)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        // Unlike a rename, this fails if the file exists.
+        // Unlike a rename, a hard link fails if the file exists.
         fs::hard_link(&fresh, path)?;
         File::open(directory)?.sync_all()
     };
     let written = written();
-    // An error here would hide the first one.
+    // An error here would hide the first error.
     let _ = fs::remove_file(&fresh);
     written
 }
 
 const FILE: &str = "link.pem";
-/// The name of the credential; its content is that of the file.
+/// The credential's name; it has the same content as the file.
 const CREDENTIAL: &str = "hashcache-link";
 /// Permissions that the file must not have.
 const OTHERS: u32 = 0o077;
-/// Longer files are not read to their end; a real one has less than 1 KiB.
+/// Only this many bytes are read; a valid file has less than 1 KiB.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Dictionaries that a parent names: what the child looks up, and how often it finds them.
+//! Dictionaries that a parent names: the child's lookup, and the rate at which it finds them.
 //!
-//! `fetch` of the proxy makes the lookup, which knows the store; `linked/framed` of
-//! `hashcache-upstream` carries it out when a response names a dictionary, and notes the result in
+//! The proxy's `fetch` makes the lookup, because it knows the store; `linked/framed` in
+//! `hashcache-upstream` does the lookup when a response names a dictionary, and notes the result in
 //! the link.
 //!
-//! Invariant: a parent that names what is not there costs one round trip for at most one in
-//! `WINDOW` / `MISSED_MAX` responses; beyond that it may name none for `PAUSE`.
+//! Invariant: a parent that names missing dictionaries costs one round trip for at most
+//! `MISSED_MAX` in `WINDOW` responses; beyond that it may name no dictionary for `PAUSE`.
 //! Cost: one lock per named dictionary.
 
 use std::fmt;
@@ -26,12 +26,12 @@ pub struct NamedLookup(Rc<dyn Fn(Box<[u8]>, Digest) -> Finding>);
 type Finding = Pin<Box<dyn Future<Output = Option<StoredContent>>>>;
 
 impl NamedLookup {
-    /// Looks up with `find`.
+    /// Makes a lookup that calls `find`.
     pub fn new(find: impl Fn(Box<[u8]>, Digest) -> Finding + 'static) -> Self {
         Self(Rc::new(find))
     }
 
-    /// The content, if it is stored here with this digest.
+    /// Returns the content if it is stored here with this digest.
     pub async fn find(&self, key: Box<[u8]>, digest: Digest) -> Option<StoredContent> {
         (self.0)(key, digest).await
     }
@@ -43,7 +43,7 @@ impl fmt::Debug for NamedLookup {
     }
 }
 
-/// How often the dictionaries that one parent has named were found.
+/// Counts how often the dictionaries that a parent has named were found.
 #[derive(Debug, Default)]
 pub struct NamedResults(Mutex<Results>);
 
@@ -59,12 +59,12 @@ impl NamedResults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the parent may name dictionaries.
+    /// Returns true if the parent may name dictionaries.
     pub fn may_name(&self, now: Instant) -> bool {
         self.results().paused_until.is_none_or(|until| until <= now)
     }
 
-    /// Notes whether a named dictionary was found.
+    /// Notes a lookup result.
     pub fn note(&self, was_found: bool, now: Instant) {
         let mut results = self.results();
         results.named += 1;
@@ -79,9 +79,9 @@ impl NamedResults {
     }
 }
 
-/// Results that are looked at together.
+/// How many lookups are judged together.
 const WINDOW: u32 = 256;
-/// Misses among them that are accepted: one in sixteen.
+/// Accepted misses in a window: one in sixteen.
 const MISSED_MAX: u32 = WINDOW / 16;
 const PAUSE: Duration = Duration::from_secs(10 * 60);
 

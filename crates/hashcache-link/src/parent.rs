@@ -1,16 +1,16 @@
-//! The child's handle of its link to one parent.
+//! The child's handle for the link to a parent.
 //!
-//! A part of `Peer` of `hashcache-upstream`, so all cores share it. The thread of `server/links` of
-//! the proxy puts the open connection in ([`ParentLink::opened`]); requests and tunnels take a
-//! stream of it ([`ParentLink::stream`]).
+//! A part of `Peer` in `hashcache-upstream`, so all cores share it. The thread of the proxy's
+//! `server/links` enters the open connection ([`ParentLink::opened`]); requests and tunnels take a
+//! stream on it ([`ParentLink::stream`]).
 //!
-//! Invariants: a stream is given out only on a connection that the parent has accepted. A caller
-//! waits for the attempt that is being made, never for a later one, so it hears of a failure at
-//! once and can try another hop. A connection that takes no more streams is replaced while its
-//! streams go on ([`ParentLink::retired`]). A connection has no more streams than the parent
-//! allows, so none waits in hyper, where its time would count as that of the parent. One client has
-//! at most half of them. Each client network has a number, which the parent sees; of the
-//! `CLIENTS_MAX` that were used last it stays the same. Cost: two locks a stream.
+//! Invariants: streams exist only on a connection that the parent has accepted. A caller waits only
+//! for the current attempt, never for a later attempt, so it gets the failure at once and can try
+//! another hop. A connection that accepts no more streams is replaced while the open streams
+//! continue ([`ParentLink::retired`]). A connection has no more streams than the parent allows, so
+//! no stream waits in hyper, where the time would count against the parent. A client has at most
+//! half the streams. Each client network has a number, which the parent sees; the number stays the
+//! same for the `CLIENTS_MAX` most recently used networks. Cost: two locks per stream.
 
 use std::collections::HashMap;
 use std::future::ready;
@@ -40,18 +40,18 @@ use super::{STREAMS, tls, tunnels_of};
 /// The link to one parent.
 #[derive(Debug)]
 pub struct ParentLink {
-    /// TLS: our key, and the pin of the parent.
+    /// TLS: our key, and the parent's pin.
     pub config: Arc<ClientConfig>,
-    /// The counters of this link.
+    /// This link's counters.
     pub counters: Arc<LinkCounters>,
-    /// What became of the dictionaries that the parent has named.
+    /// Lookup results for the dictionaries that the parent has named.
     pub named: NamedResults,
-    /// The pins of both sides: a link with another one is another link.
+    /// The pins of both sides, which identify the link.
     pins: [Pin; 2],
     state: Mutex<State>,
     clients: Mutex<ClientNumbers>,
     changes: watch::Sender<()>,
-    /// The number of the last connection that takes no more streams.
+    /// The number of the last connection that accepts no more streams.
     retired: watch::Sender<u64>,
     wanted: Notify,
 }
@@ -59,9 +59,9 @@ pub struct ParentLink {
 #[derive(Debug, Default)]
 struct State {
     open: Option<OpenLink>,
-    /// Connections that were made.
+    /// Connections made so far.
     number: u64,
-    /// Why the last attempt failed, or the last connection ended.
+    /// Failure of the last attempt or the last connection.
     failed: Option<(Failure, Instant)>,
 }
 
@@ -79,11 +79,11 @@ struct OpenLink {
     address: SocketAddr,
     since: UnixTime,
     places: Arc<Semaphore>,
-    /// Those of them that tunnels may have.
+    /// Streams that tunnels may have.
     for_tunnels: Arc<Semaphore>,
-    /// Those of them that one client may have.
+    /// How many streams a client may have.
     for_client: usize,
-    /// By the number of a client with streams, or that waits for one.
+    /// By client number, for clients with streams or waiting for a stream.
     of_clients: Arc<Mutex<HashMap<u32, Weak<Semaphore>>>>,
     turns: Arc<Turns>,
 }
@@ -91,17 +91,17 @@ struct OpenLink {
 /// A connection that the parent has accepted.
 #[derive(Debug)]
 pub struct NewConnection {
-    /// Sends requests on it.
+    /// Sends requests on the connection.
     pub sender: SendRequest<LinkContent>,
-    /// The address of the parent.
+    /// The parent's address.
     pub address: SocketAddr,
     /// How many streams the parent allows.
     pub streams: usize,
-    /// The turns of its clients.
+    /// The turns of this connection's clients.
     pub turns: Arc<Turns>,
 }
 
-/// What a stream is for.
+/// The purpose of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamUse {
     /// A request and its response.
@@ -110,26 +110,26 @@ pub enum StreamUse {
     Tunnel,
 }
 
-/// One request or tunnel on the connection.
+/// A request or tunnel on the connection.
 #[derive(Debug)]
 pub struct LinkStream {
     /// Sends the request.
     pub sender: SendRequest<LinkContent>,
-    /// The address of the parent.
+    /// The parent's address.
     pub address: SocketAddr,
-    /// The connection, for [`ParentLink::retire`].
+    /// The connection's number, for [`ParentLink::retire`].
     pub number: u64,
-    /// The permit for one of the streams of the link.
+    /// The permit for a stream on the link.
     pub place: StreamPlace,
-    /// Says whose request it is.
+    /// Identifies the request's client.
     pub turn: LinkTurn,
-    /// For content of the parent.
+    /// Account for content from the parent.
     pub reading: ReadTurn,
     turns: Arc<Turns>,
 }
 
 impl LinkStream {
-    /// For content to the parent.
+    /// Account for content to the parent.
     pub fn sending(&self) -> SendTurn {
         self.turns.send(self.turn)
     }
@@ -151,7 +151,7 @@ impl PartialEq for ParentLink {
 }
 
 impl ParentLink {
-    /// The link of the box with the key of `identity` to the parent with the key `pin`.
+    /// The link from the box with the key of `identity` to the parent with the key `pin`.
     pub fn new(identity: &LinkIdentity, pin: Pin) -> Self {
         Self {
             config: tls::of_child(&identity.key, pin),
@@ -169,7 +169,7 @@ impl ParentLink {
         }
     }
 
-    /// The pin of the parent.
+    /// The parent's pin.
     pub fn pin(&self) -> Pin {
         self.pins[1]
     }
@@ -178,7 +178,7 @@ impl ParentLink {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of `client`; 0: the proxy itself.
+    /// The number for `client`; 0: the proxy itself.
     fn number_of(&self, client: Option<&Share>) -> u32 {
         let Some(client) = client else {
             return 0;
@@ -192,16 +192,16 @@ impl ParentLink {
         *number
     }
 
-    /// Whether the connection is open.
+    /// Returns true if the connection is open.
     pub fn is_up(&self) -> bool {
         self.state().is_open()
     }
 
-    /// A stream on the connection for `client`, or for the proxy itself. If there is no connection,
-    /// or none of its places is free, it waits up to `limit`.
+    /// Takes a stream on the connection for `client`, or for the proxy itself. If there is no
+    /// connection, or no free place, waits up to `limit`.
     ///
     /// # Errors
-    /// The attempt to connect has failed, or the time is over.
+    /// The attempt to connect has failed, or the time limit is over.
     pub async fn stream(
         &self,
         what: StreamUse,
@@ -272,7 +272,7 @@ impl ParentLink {
         })
     }
 
-    /// The connection, or the failure of an attempt that has just ended; `None`: wait.
+    /// The connection, or the failure of an attempt that has just finished; `None`: wait.
     fn connection(&self) -> Option<Result<OpenLink, Failure>> {
         let state = self.state();
         if let Some(open) = state.open.as_ref().filter(|open| !open.sender.is_closed()) {
@@ -284,27 +284,27 @@ impl ParentLink {
         }
     }
 
-    /// Uses the connection `number` for no more streams; those that have begun go on.
+    /// Starts no more streams on the connection `number`; open streams continue.
     pub fn retire(&self, number: u64) {
         let mut state = self.state();
         if state.number == number {
             state.open = None;
             drop(state);
             self.retired.send_replace(number);
-            // Streams that wait for a place on it wait for the next connection then.
+            // Streams that wait for a place on this connection now wait for the next connection.
             self.changes.send_replace(());
         }
     }
 
-    /// Resolves when the connection `number` is retired. It may stay open for long then: its last
-    /// stream may be a large transfer.
+    /// Resolves when the connection `number` is retired. The connection may then stay open for
+    /// long, because the last stream may be a large transfer.
     pub async fn retired(&self, number: u64) {
         let mut retired = self.retired.subscribe();
         // The sender is a part of this link, so it cannot be gone.
         let _ = retired.wait_for(|retired| *retired >= number).await;
     }
 
-    /// From now on streams are on this connection. Returns its number.
+    /// Uses this connection for all new streams. Returns the connection's number.
     pub fn opened(&self, connection: NewConnection, since: UnixTime) -> u64 {
         let NewConnection {
             sender,
@@ -346,7 +346,7 @@ impl ParentLink {
     /// Resolves when it is time for the next attempt to connect: after `pause`, or when a request
     /// needs the link.
     pub async fn pause(&self, pause: Duration) {
-        // Requests that came before have heard of the failure: they are no reason to hurry.
+        // Earlier requests already got the failure: they are no reason to hurry.
         tokio::select! {
             biased;
             () = self.wanted.notified() => {}
@@ -359,7 +359,7 @@ impl ParentLink {
         }
     }
 
-    /// What operators see; times are seconds since 1970.
+    /// Status for operators; times are seconds since 1970.
     pub fn to_json(&self) -> Value {
         let mut shown = self.counters.to_json();
         let state = self.state();
@@ -377,7 +377,7 @@ impl ParentLink {
 }
 
 impl OpenLink {
-    /// The places of one client.
+    /// A client's places.
     fn of_client(&self, client: u32) -> Arc<Semaphore> {
         let mut clients = self
             .of_clients
@@ -386,7 +386,8 @@ impl OpenLink {
         if let Some(places) = clients.get(&client).and_then(Weak::upgrade) {
             return places;
         }
-        // Of clients without streams there are never more than of those with some.
+        // Clear the dead entries only at this limit: there are at most `STREAMS` clients with
+        // streams.
         if clients.len() >= 2 * STREAMS {
             clients.retain(|_, places| places.strong_count() > 0);
         }
@@ -402,7 +403,7 @@ impl State {
     }
 }
 
-/// What an operator can do about a failure to connect.
+/// Advice for the operator after a failure to connect.
 pub fn advice(failure: &Failure) -> &'static str {
     match failure {
         Failure::Link(fault) => fault.advice(),
@@ -422,9 +423,9 @@ pub fn advice(failure: &Failure) -> &'static str {
     }
 }
 
-/// Clients whose numbers are remembered.
+/// How many client numbers are remembered.
 const CLIENTS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");
-/// The least time between two attempts to connect.
+/// Minimum time between two attempts to connect.
 const ATTEMPT_PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

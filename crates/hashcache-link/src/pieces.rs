@@ -1,18 +1,18 @@
-//! The bytes of a tunnel in a stream of a link: pieces with their length before each, and a mark at
-//! the end of each direction.
+//! Framing for tunnel bytes in a link stream: pieces with a length before each piece, and an end
+//! mark for each direction.
 //!
-//! Used at both ends, above hyper: by `http2/tunnel` of `hashcache-wire` on the parent and
-//! `channel` of `hashcache-upstream` on the child. hyper ends the stream of a tunnel in the same
-//! way when its owner has finished and when its owner is gone, and takes a reset by the other side
-//! (CANCEL) for an end. So the end of the stream alone says nothing.
+//! Used on both sides, above hyper: by `http2/tunnel` in `hashcache-wire` on the parent and
+//! `channel` in `hashcache-upstream` on the child. hyper closes a tunnel's stream in the same way
+//! if the owner has finished and if the owner was dropped, and treats a reset by the other side
+//! (CANCEL) as the end. Therefore the stream's end is no proof that all bytes were received.
 //!
 //! | bytes | meaning |
 //! |---|---|
-//! | 2 | length of the piece, most significant byte first; 0: the direction has ended |
+//! | 2 | piece length, most significant byte first; 0: end mark |
 //! | 1 to 65,535 | the piece |
 //!
-//! Invariant: a direction has ended cleanly only if the mark was received; without it, reading
-//! fails with `ConnectionReset`. Cost: a copy of what is sent, two bytes a piece.
+//! Invariant: a direction is cleanly closed only if the mark was received; without the mark,
+//! reading fails with `ConnectionReset`. Cost: a copy of all sent bytes, two bytes per piece.
 
 use std::io;
 use std::pin::Pin;
@@ -20,13 +20,13 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A byte stream with an end of its own, inside of `S`. Dropped before it is shut down, it is
-/// broken for the other side.
+/// A byte stream inside of `S` with a separate end mark. If it is dropped before the shutdown, the
+/// other side sees a broken stream.
 #[derive(Debug)]
 pub struct Pieces<S> {
     stream: S,
     incoming: Incoming,
-    /// What is to be sent before all else, from `sent` on.
+    /// Bytes that must be sent before all others, from `sent` on.
     unsent: Vec<u8>,
     sent: usize,
     /// The mark is in `unsent`, or was sent.
@@ -37,7 +37,7 @@ pub struct Pieces<S> {
 enum Incoming {
     /// Bytes of a length, and how many of them have arrived.
     Length([u8; LENGTH_BYTES], usize),
-    /// Missing bytes of a piece.
+    /// Missing bytes in a piece.
     Piece(usize),
     Ended,
 }
@@ -169,7 +169,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Pieces<S> {
 }
 
 const LENGTH_BYTES: usize = 2;
-/// The longest piece that is sent. hyper holds up to three of a tunnel, beside what waits in h2.
+/// The longest piece that is sent. hyper holds up to three pieces for a tunnel, besides the bytes
+/// in h2.
 pub(crate) const PIECE_BYTES: usize = 4 << 10;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The pin of a key: the SHA-256 of its public half, as RFC 7469 has it.
+//! A key's pin: the SHA-256 of the public key, as in RFC 7469.
 //!
 //! Operators copy pins from one box to the other; `tls` compares them.
 //!
-//! Invariant: a pin says nothing about names or dates of a certificate, so a certificate can be
-//! made anew for the same key.
+//! Invariant: a pin does not depend on a certificate's names or dates, so a new certificate for the
+//! same key has the same pin.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ use rustls::server::ParsedCertificate;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pin([u8; BYTES]);
 
-/// A text is no pin.
+/// Error: a text is no pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a pin is written as sha256: and 44 characters of base64, as `hashcache link pin` prints it"
@@ -26,7 +26,7 @@ pub struct Pin([u8; BYTES]);
 pub struct PinError;
 
 impl Pin {
-    /// The pin of the key in `certificate`; `None` if that is no certificate.
+    /// The pin of the key in `certificate`; `None` if this is no certificate.
     pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let certificate = ParsedCertificate::try_from(certificate).ok()?;
         Some(Self(sha256(&certificate.subject_public_key_info())))
@@ -42,7 +42,7 @@ impl Pin {
         Self(bytes)
     }
 
-    /// Some of its bits, to tell children apart.
+    /// The first 128 bits, to distinguish children.
     pub fn number(&self) -> u128 {
         let mut half = [0; 16];
         half.copy_from_slice(&self.0[..16]);

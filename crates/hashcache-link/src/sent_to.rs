@@ -1,11 +1,12 @@
-//! What a parent has sent to one child, found by its content.
+//! Objects that a parent has sent to a child, found by content.
 //!
-//! `children` keeps one table per pin; `request/framed` of the proxy asks it for a dictionary when
-//! it has seen the beginning of a response, and enters a response when it has sent all of it.
+//! `children` keeps one table per pin. The proxy's `request/framed` looks for a dictionary after it
+//! has seen a response's start, and enters a response after it has sent the whole response.
 //!
-//! Invariants: only responses that a shared cache may store are entered, and a response finds those
-//! of its own origin only. The table is lost at a restart, which costs bytes alone.
-//! Cost: the bytes of the table, reserved in the budget; one lock for each question.
+//! Invariants: only responses that a shared cache may store are entered, and a response finds only
+//! responses from the same origin. The table is lost at a restart, which only costs bytes on the
+//! link.
+//! Cost: the table, reserved in the budget; one lock for each lookup.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,14 +14,14 @@ use hashcache::{Cache, Reservation};
 use hashcache_wan::sent::{Sent, SentObject, Wanted};
 use hashcache_wan::sketch::Sketch;
 
-/// The objects that were sent to one child last.
+/// The objects that were most recently sent to a child.
 pub struct SentTo {
     sent: Mutex<Sent>,
     _memory: Reservation,
 }
 
 impl SentTo {
-    /// A table for one of `children` children; `None` without memory for it.
+    /// Creates a table for one of `children` children; `None` without memory for the table.
     pub(crate) fn within(cache: &Cache, children: usize) -> Option<Self> {
         let budget = cache.stats().memory_limit_bytes;
         let bytes = (budget / BUDGET_PART).min(budget / ALL_PART / children.max(1) as u64);
@@ -36,7 +37,7 @@ impl SentTo {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The object that is probably most similar to the `wanted` one.
+    /// Finds the object that is probably most similar to the `wanted` object.
     pub fn find(&self, sketch: &Sketch, wanted: &Wanted<'_>) -> Option<SentObject> {
         self.sent().find(sketch, wanted).cloned()
     }
@@ -48,7 +49,7 @@ impl SentTo {
         }
     }
 
-    /// Forgets an object that is not stored here any more.
+    /// Forgets an object that is no longer stored here.
     pub fn forget(&self, key: &[u8]) {
         self.sent().forget(key);
     }
@@ -60,9 +61,9 @@ impl std::fmt::Debug for SentTo {
     }
 }
 
-/// One table takes at most this part of the budget: 1 MiB of 64, for 4,600 objects.
+/// Largest budget part for a table: 1 MiB of 64, for 4,600 objects.
 const BUDGET_PART: u64 = 64;
-/// All tables together.
+/// Largest part for all tables together.
 const ALL_PART: u64 = 32;
 /// Shorter objects are not entered, bytes.
 const ENTERED_MIN: u64 = 4 << 10;

@@ -1,11 +1,11 @@
-//! How many bytes a link has saved, by the host of the content.
+//! Bytes that a link has saved, by the content's host.
 //!
-//! `request/framed` of the proxy at the parent and `unframe` of `hashcache-upstream` at the child
-//! note each response when it ends; the status of a link shows the hosts with the largest savings.
+//! The proxy's `request/framed` at the parent and `unframe` in `hashcache-upstream` at the child
+//! note each finished response; the link status shows the hosts with the largest savings.
 //!
-//! Invariant: at most [`HOSTS_MAX`] hosts are known. A new one takes the place of the one that has
-//! saved least, so a client that asks for many hosts does not remove those that matter.
-//! Cost: one lock per response; a pass over all hosts when a new one meets a full table.
+//! Invariant: at most [`HOSTS_MAX`] hosts are known. A new host replaces the host with the smallest
+//! savings, so a client that uses many hosts does not remove the important hosts.
+//! Cost: one lock per response; a pass over all hosts if a new host meets a full table.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use hashcache_base::sort::sort_by_key;
 use hashcache_wan::stats::Totals;
 use serde_json::{Value, json};
 
-/// Bytes of content and of frames, by host.
+/// Content bytes and frame bytes, by host.
 #[derive(Debug, Default)]
 pub struct SiteSavings(Mutex<HashMap<Box<str>, Bytes>>);
 
@@ -31,7 +31,7 @@ impl Bytes {
 }
 
 impl SiteSavings {
-    /// Notes a response of `host`.
+    /// Notes a response from `host`.
     pub fn note(&self, host: &str, totals: Totals) {
         if host.len() > HOST_BYTES_MAX || totals.content_bytes == 0 {
             return;
@@ -71,9 +71,9 @@ impl SiteSavings {
 }
 
 const HOSTS_MAX: usize = 512;
-/// No DNS name is longer than 253.
+/// No DNS name is longer than 253 bytes.
 const HOST_BYTES_MAX: usize = 255;
-/// Hosts that are shown.
+/// How many hosts the status shows.
 const TOP: usize = 32;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! TLS of a link: version 1.3 alone, both sides with a certificate, and each accepted by the pin of
-//! its key and nothing else.
+//! TLS for links: only version 1.3, with a certificate on both sides. Each side accepts the other's
+//! certificate only by the pin of the key.
 //!
-//! The names, dates and issuers of the certificates are not looked at: the pin is the whole
-//! identity, and a box whose clock is wrong still gets its link. The signatures of the handshake
-//! are verified by rustls, so the other side has the private half of the pinned key.
+//! The names, dates and issuers in the certificates are not checked: the pin is the whole identity,
+//! and a box with a wrong clock still gets a link. rustls verifies the handshake signatures, so the
+//! other side has the private half of the pinned key.
 //!
-//! Invariants: no certificate without a pin in the list is accepted; nothing is resumed, because a
-//! resumed session would keep a child whose pin was removed. Cost: one handshake a connection.
+//! Invariants: no certificate without a pin in the list is accepted; no session is resumed, because
+//! a resumed session would keep a child with a removed pin. Cost: one handshake per connection.
 
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ use rustls::{
 
 use super::pin::Pin;
 
-/// The configuration of a child for the parent with the key `pin`.
+/// TLS configuration on a child, for the parent with the key `pin`.
 pub(crate) fn of_child(key: &Arc<CertifiedKey>, pin: Pin) -> Arc<ClientConfig> {
     let config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])
         .expect("the provider has suites of version 1.3");
     let verifier = PinnedKeys::new(vec![pin]);
-    // rustls calls every verifier that is not its own "dangerous".
+    // rustls calls every custom verifier "dangerous".
     let mut config = config
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier))
@@ -43,7 +43,7 @@ pub(crate) fn of_child(key: &Arc<CertifiedKey>, pin: Pin) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// The configuration of a parent whose children have the keys `pins`.
+/// TLS configuration on a parent, for children with the keys `pins`.
 pub fn of_parent(key: &Arc<CertifiedKey>, pins: &[Pin], clock: &Arc<Clock>) -> Arc<ServerConfig> {
     let time = Arc::new(OurTime(Arc::clone(clock)));
     let config = ServerConfig::builder_with_details(provider(), time)
@@ -58,7 +58,7 @@ pub fn of_parent(key: &Arc<CertifiedKey>, pins: &[Pin], clock: &Arc<Clock>) -> A
     Arc::new(config)
 }
 
-/// Accepts certificates by the pins of their keys.
+/// Accepts certificates by the pin of the key.
 #[derive(Debug)]
 struct PinnedKeys {
     pins: Vec<Pin>,
@@ -78,18 +78,19 @@ impl PinnedKeys {
         if self.pins.contains(&pin) {
             Ok(())
         } else {
-            // The other side is told by the alert access_denied.
+            // rustls sends the alert access_denied to the other side.
             Err(NOT_PINNED.into())
         }
     }
 }
 
-/// Whether the handshake failed because the other side has another key than the pinned one.
+/// Returns true if the handshake failed because the other side has another key than the pinned key.
 pub fn is_not_pinned(error: &Error) -> bool {
     *error == NOT_PINNED.into()
 }
 
-/// Whether the other side has ended the handshake because of our key, or because we have none.
+/// Returns true if the other side has aborted the handshake because of our key, or because we have
+/// no key.
 pub fn is_refused(error: &Error) -> bool {
     use AlertDescription as Alert;
     matches!(
@@ -100,7 +101,7 @@ pub fn is_refused(error: &Error) -> bool {
     )
 }
 
-/// The key of a certificate is not among the pins.
+/// Error: the key of a certificate is not in the list of pins.
 const NOT_PINNED: CertificateError = CertificateError::ApplicationVerificationFailure;
 
 impl ServerCertVerifier for PinnedKeys {

@@ -1,21 +1,22 @@
-//! The frames of HTTP/2 in which the ends of a link say what they have read: see `turns`.
+//! The HTTP/2 frames in which both sides of a link report the bytes that they have read: see
+//! `turns`.
 //!
 //! | bytes | meaning |
 //! |---|---|
 //! | 9 | head of a frame: type 0xf8, stream 0 |
-//! | 1 | 0: this end acknowledges; 1: acknowledgements |
-//! | 4 | with 0: the window of the connection, bytes |
-//! | 12 each | with 1: the number of a request (8), bytes that were read (4; all bits: the end) |
+//! | 1 | 0: this side acknowledges; 1: acknowledgements |
+//! | 4 | with 0: the connection's window, bytes |
+//! | 12 each | with 1: a request number (8), bytes that were read (4; all bits set: all) |
 //!
-//! Numbers have their most significant byte first. The type is not registered, and an end that does
-//! not know it ignores such frames (RFC 9113, sections 4.1 and 5.5).
+//! Numbers have the most significant byte first. The type is not registered; a side that does not
+//! know the type ignores such frames (RFC 9113, sections 4.1 and 5.5).
 //!
-//! Used at both ends, below hyper: by `http2/flow` of `hashcache-wire` on the parent, by `linked`
-//! of `hashcache-upstream` on the child. hyper does not see what is written here; what is read
-//! passes to it, and h2 drops it.
+//! Used on both sides, below hyper: by `http2/flow` in `hashcache-wire` on the parent, by `linked`
+//! in `hashcache-upstream` on the child. hyper does not see frames that are written here; received
+//! frames pass to hyper, and h2 drops them.
 //!
-//! Invariants: a frame is written only between two frames of hyper, outside of a field block, and
-//! after the first one, which is SETTINGS. Frames that are not understood count for nothing.
+//! Invariants: a frame is written only between two hyper frames, outside a field block, and after
+//! the first frame, which is SETTINGS. Malformed frames are ignored.
 //! Cost: nine bytes examined per frame in either direction.
 
 use std::io;
@@ -27,13 +28,13 @@ use tokio::io::AsyncWrite;
 
 use super::turns::{Ack, Turns};
 
-/// The frames of one connection.
+/// A connection's frames.
 #[derive(Debug)]
 pub struct TurnFrames {
     turns: Arc<Turns>,
     sent: Walk,
     received: Walk,
-    /// A frame that is being written, from `written` on.
+    /// The frame that is being written, from `written` on.
     own: Vec<u8>,
     written: usize,
     has_begun: bool,
@@ -41,7 +42,7 @@ pub struct TurnFrames {
     payload: Vec<u8>,
 }
 
-/// A position in the frames of one direction.
+/// A position in the frames of a direction.
 #[derive(Debug)]
 struct Walk {
     /// Missing bytes of the preface.
@@ -51,7 +52,7 @@ struct Walk {
     /// Missing bytes of the payload.
     missing: usize,
     kind: u8,
-    /// More frames of a field block follow.
+    /// More frames from a field block follow.
     is_in_block: bool,
     frames: u64,
 }
@@ -69,14 +70,14 @@ impl Walk {
         }
     }
 
-    /// Whether a frame may begin here that the other parts of the proxy know nothing of.
+    /// Returns true if our own frame may start here.
     fn is_between(&self) -> bool {
         let is_at_head = self.preface == 0 && self.have == 0 && self.missing == 0;
         is_at_head && !self.is_in_block && self.frames > 0
     }
 
-    /// Continues with `bytes`; `payload` gets the pieces of frames of our type, and whether each
-    /// is the last of its frame.
+    /// Continues with `bytes`. `payload` gets the pieces from frames with our type, and true for a
+    /// frame's last piece.
     fn advance(&mut self, mut bytes: &[u8], mut payload: impl FnMut(&[u8], bool)) {
         let preface = self.preface.min(bytes.len());
         self.preface -= preface;
@@ -131,7 +132,7 @@ impl TurnFrames {
         }
     }
 
-    /// Notes bytes of hyper that the socket has accepted.
+    /// Notes bytes from hyper that the socket has accepted.
     pub fn note_sent(&mut self, bytes: &[u8]) {
         self.sent.advance(bytes, |_, _| ());
     }
@@ -154,8 +155,8 @@ impl TurnFrames {
         });
     }
 
-    /// Writes what this end has to say, if hyper is between two frames. Called before hyper writes
-    /// and when it flushes.
+    /// Writes the frames that this side has to send, if hyper is between two frames. Called before
+    /// hyper writes and when hyper flushes.
     pub fn poll_write_own<S: AsyncWrite + Unpin>(
         &mut self,
         socket: &mut S,
@@ -210,7 +211,7 @@ impl TurnFrames {
     }
 }
 
-/// Notes what a frame of the other side says.
+/// Applies a frame from the other side.
 fn note(turns: &Turns, payload: &[u8]) {
     match payload {
         [0, window @ ..] => {
@@ -245,7 +246,7 @@ const PREFACE_BYTES: usize = 24;
 const ACK: usize = 12;
 /// Acknowledgements in one frame.
 const ACKS_MAX: usize = 100;
-/// More of a payload is not looked at.
+/// Payload bytes beyond this limit are ignored.
 const PAYLOAD_MAX: usize = 1 + ACK * ACKS_MAX;
 
 #[cfg(test)]

@@ -1,27 +1,27 @@
-//! Fairness among the clients of a child: how many bytes of each may be under way or unread at the
-//! other end of a link.
+//! Fairness among a child's clients: limits for each client's bytes that are under way or unread at
+//! the other side of a link.
 //!
-//! All streams of a link share the window of its connection. Content that its reader does not take
-//! stays in that window, so a few unread downloads would stop all others. HTTP/2 does not tell a
-//! sender which streams are read: the windows of streams are as large as a fast transfer over a
-//! long line needs, and WINDOW_UPDATE comes late. Therefore both ends acknowledge what was read, by
-//! the numbers that the child gives to its requests (`Hashcache-Link`, `c` and `n`), in frames of
-//! their own (`turn_frames`), and senders wait for their turn here.
+//! All streams of a link share the connection's window. Unread content stays in that window, so a
+//! few unread downloads would stop all other streams. HTTP/2 does not tell a sender which streams
+//! are read: stream windows are as large as a fast transfer over a long line needs, and
+//! WINDOW_UPDATE arrives late. Therefore both sides acknowledge the bytes that were read, by the
+//! numbers that the child gives to requests (`Hashcache-Link`, `c` and `n`), in separate frames
+//! (`turn_frames`), and senders wait for their turn here.
 //!
-//! Used at both ends: by `http2` of `hashcache-wire` on the parent, and by `linked` and `channel`
-//! of `hashcache-upstream` on the child.
+//! Used on both sides: by `http2` in `hashcache-wire` on the parent, and by `linked` and `channel`
+//! in `hashcache-upstream` on the child.
 //!
-//! Invariants: bytes without an acknowledgement stay below the window, whatever one client does: a
-//! client may have a third of what all clients leave free, so each further client finds room. A
-//! stream may have three times what its client still may, so one transfer gets a fifth of the
-//! window (1.6 MiB of 8), and the second stream of a client is not stopped by the first. A stream
-//! of which nothing is unread may send a piece while its client has less than half of what is free:
-//! a new or small response does not wait for large ones. A piece is a sixteenth of the window at
-//! most: senders cut what is larger. The next piece is counted before it is sent, so no share is
-//! exceeded by one (but by the first of a stream, if that is larger than usual). A short piece
-//! counts as half a KiB, because the other end keeps each one for itself. What is sent of a stream
-//! that the other end no longer reads fills no window, so it does not count. An end that never says
-//! that it acknowledges is sent everything at once, as by older versions.
+//! Invariants: unacknowledged bytes stay below the window, whatever a single client does. A client
+//! may have a third of the bytes that all clients leave free, so each further client finds room. A
+//! stream may have three times the client's remaining share, so a single transfer gets a fifth of
+//! the window (1.6 MiB of 8), and the client's second stream is not stopped by the first. A stream
+//! without unread bytes may send a piece while the client has less than half the free bytes, so a
+//! new or small response does not wait for large responses. A piece is at most a sixteenth of the
+//! window: senders cut larger pieces. The next piece is counted before it is sent, so no share is
+//! exceeded by a piece (except by a stream's first piece, if it is larger than usual). A short
+//! piece counts as half a KiB, because the other side keeps each piece separately. Bytes for a
+//! stream that the other side no longer reads fill no window, so they do not count. A side that
+//! never announces acknowledgements gets everything at once, as in older versions.
 //! Cost: one lock per piece of content, and per acknowledgement.
 
 use std::collections::{HashMap, VecDeque};
@@ -33,78 +33,79 @@ use hashcache_http::LinkTurn;
 
 use super::CONNECTION_MAX;
 
-/// The accounts of one connection, for both directions.
+/// A connection's accounts, for both directions.
 #[derive(Debug)]
 pub struct Turns {
-    /// What the other side may have unread here, bytes.
+    /// Bytes that the other side may have unread here.
     window: u32,
     numbers: AtomicU64,
     sending: Mutex<Sending>,
     reading: Mutex<Reading>,
 }
 
-/// What was sent, and not acknowledged.
+/// Bytes that were sent but not acknowledged.
 #[derive(Debug, Default)]
 struct Sending {
-    /// The window of the other side, once it has said that it acknowledges.
+    /// The other side's window, after it has announced acknowledgements.
     window: Option<u64>,
     unread: u64,
-    /// By the number of the client.
+    /// Unread bytes by client number.
     clients: HashMap<u32, u64>,
     streams: HashMap<u64, SentStream>,
-    /// Streams that have ended here and are not read to their end there.
+    /// Streams that are finished here but still unread on the other side.
     ended: VecDeque<u64>,
-    /// Streams without an account of which the other side reads nothing more. Most have ended; of
-    /// some, nothing was sent yet.
+    /// Streams without an account from which the other side reads nothing more. Most are finished;
+    /// for some, nothing was sent yet.
     read_out: VecDeque<u64>,
 }
 
 #[derive(Debug)]
 struct SentStream {
     client: u32,
-    /// Bytes, plus the surcharge of short pieces.
+    /// Bytes, plus the surcharge for short pieces.
     unread: u64,
-    /// The pieces of `unread`, the oldest first. There are no more than the window has room for.
+    /// The pieces in `unread`, the oldest first. There are no more pieces than the window has room
+    /// for.
     pieces: VecDeque<SentPiece>,
     /// The largest piece so far.
     piece: u64,
     waker: Option<Waker>,
     is_ended: bool,
-    /// The other side reads nothing more of it, so what is sent does not stay in the window.
+    /// The other side reads nothing more, so bytes for this stream do not stay in the window.
     is_read_out: bool,
 }
 
-/// A piece that is not read to its end.
+/// A piece that is not completely read.
 #[derive(Clone, Copy, Debug)]
 struct SentPiece {
     /// Unread bytes.
     bytes: u64,
-    /// Bytes of the share that it takes.
+    /// Share bytes that the piece takes.
     charge: u64,
 }
 
-/// What was read, and is to be acknowledged.
+/// Bytes that were read but are not yet acknowledged.
 #[derive(Debug, Default)]
 struct Reading {
     /// The other side understands acknowledgements.
     is_wanted: bool,
     acks: HashMap<u64, Ack>,
-    /// What `acks` are worth to the other end: bytes, and what short pieces count beyond theirs.
+    /// How much `acks` are worth for the other side: bytes, plus the surcharge for short pieces.
     worth: u64,
     /// Wakes the task that writes to the socket.
     writer: Option<Waker>,
 }
 
-/// What was read of one stream.
+/// Bytes that were read from a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ack {
     Bytes(u32),
-    /// Nothing more will be read: all of it counts as read.
+    /// Nothing more will be read: all bytes count as read.
     All,
 }
 
 impl Turns {
-    /// For a connection with this receive window.
+    /// Creates the accounts for a connection with this receive window.
     pub fn new(window: u32) -> Arc<Self> {
         Arc::new(Self {
             window,
@@ -114,12 +115,12 @@ impl Turns {
         })
     }
 
-    /// The receive window of this end, bytes.
+    /// This side's receive window, bytes.
     pub(super) fn window(&self) -> u32 {
         self.window
     }
 
-    /// The turn of the next request of `client`.
+    /// The turn for the next request from `client`.
     pub(crate) fn next(&self, client: u32) -> LinkTurn {
         LinkTurn {
             client,
@@ -127,10 +128,10 @@ impl Turns {
         }
     }
 
-    /// Content of a request or of its response that this end sends.
+    /// Starts an account for content that this side sends, in a request or in the response.
     pub fn send(self: &Arc<Self>, turn: LinkTurn) -> SendTurn {
         let mut sending = self.sending();
-        // A child that uses a number twice gets the second stream without turns.
+        // If a child uses a number twice, the second stream gets no turns.
         let is_new = sending.window.is_some() && !sending.streams.contains_key(&turn.number);
         if is_new {
             let is_read_out = sending.read_out.contains(&turn.number);
@@ -152,7 +153,7 @@ impl Turns {
         }
     }
 
-    /// Content of a request or of its response that this end reads.
+    /// Starts an account for content that this side reads, in a request or in the response.
     pub fn read(self: &Arc<Self>, turn: LinkTurn) -> ReadTurn {
         ReadTurn {
             turns: Arc::clone(self),
@@ -160,14 +161,14 @@ impl Turns {
         }
     }
 
-    /// The other side has said that it acknowledges, and how much it may have unread.
+    /// Notes that the other side acknowledges, and the bytes that it may have unread.
     pub(super) fn begin(&self, window: u32) {
-        // A larger one would only let more pieces be remembered.
+        // A larger window would only let more pieces be remembered.
         self.sending().window = Some(window.min(CONNECTION_MAX).into());
         self.reading().is_wanted = true;
     }
 
-    /// The other side has read content of the request `number`.
+    /// Notes that the other side has read content for the request `number`.
     pub(super) fn acknowledged(&self, number: u64, ack: Ack) {
         let mut sending = self.sending();
         sending.acknowledged(number, ack);
@@ -176,7 +177,7 @@ impl Turns {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Up to `most` acknowledgements to be sent. `writer` is woken when there are more.
+    /// Takes up to `most` acknowledgements to send. `writer` is woken when there are more.
     pub(super) fn take_acks(&self, most: usize, writer: &Waker) -> Vec<(u64, Ack)> {
         let mut reading = self.reading();
         if !reading
@@ -211,7 +212,7 @@ impl Turns {
         }
         let before = reading.acks.get(&number).copied();
         if before.is_none() && reading.acks.len() >= ENDED_MAX {
-            // The other side takes no frames: it loses room that only it uses.
+            // The other side takes no frames: it loses only room for itself.
             return;
         }
         let (sum, more) = match (before, ack) {
@@ -228,8 +229,8 @@ impl Turns {
         if more > 0 {
             reading.worth += u64::from(more).max(CHARGE_MIN);
         }
-        // Each acknowledgement takes a frame and a record of TLS, so the first few wait for
-        // anything else that is sent.
+        // Each acknowledgement takes a frame and a TLS record, so the first few wait until anything
+        // else is sent.
         let is_enough = reading.worth >= u64::from(self.window / ACK_PART).min(ACK_BYTES)
             || reading.acks.len() >= ACKS_WAITING;
         let writer = (is_urgent || is_enough).then(|| reading.writer.clone());
@@ -261,7 +262,7 @@ impl Sending {
         if of_client == 0 {
             return free > 0;
         }
-        // As it will be when the next piece was sent.
+        // The values after the next piece is sent.
         let first = (window / FIRST_PART).min(FIRST_BYTES);
         let piece = stream.piece.max(first).max(CHARGE_MIN);
         let (free, of_client) = (free.saturating_sub(piece), of_client + piece);
@@ -272,7 +273,7 @@ impl Sending {
         stream.unread + piece <= left.saturating_mul(STREAM_FACTOR)
     }
 
-    /// The wakers of streams whose turn has come.
+    /// The wakers of all streams that now have their turn.
     fn turned(&mut self) -> Vec<Waker> {
         let turned = self.streams.iter();
         let turned = turned.filter(|(_, stream)| stream.waker.is_some() && self.has_turn(stream));
@@ -336,7 +337,7 @@ impl Sending {
         }
     }
 
-    /// This end sends nothing more of the stream. Its unread bytes still fill the window.
+    /// Notes that this side sends nothing more for the stream. Unread bytes still fill the window.
     fn end(&mut self, number: u64) {
         match self.streams.get_mut(&number) {
             Some(stream) if stream.unread > 0 => {
@@ -346,7 +347,7 @@ impl Sending {
             }
             _ => self.remove(number),
         }
-        // An end that does not acknowledge makes us keep no more than this.
+        // Limits memory if the other side does not acknowledge.
         while self.ended.len() > ENDED_MAX {
             let oldest = self.ended.pop_front();
             oldest.into_iter().for_each(|number| self.remove(number));
@@ -355,7 +356,7 @@ impl Sending {
 }
 
 impl SentStream {
-    /// Takes `bytes` that were read out of the pieces; what they counted.
+    /// Takes `bytes` that were read from the pieces; returns the freed share.
     fn read(&mut self, mut bytes: u64) -> u64 {
         let mut charge = 0;
         while let Some(piece) = self.pieces.front_mut() {
@@ -374,16 +375,16 @@ impl SentStream {
     }
 }
 
-/// Content that this end sends, in one stream. Dropped at its end.
+/// Content that this side sends in a stream. Dropped when the content is complete.
 #[derive(Debug)]
 pub struct SendTurn {
     turns: Arc<Turns>,
-    /// `None`: it waits for no turn.
+    /// `None`: the stream waits for no turn.
     number: Option<u64>,
 }
 
 impl SendTurn {
-    /// Ready when the next piece of content may be sent.
+    /// Ready when the next content piece may be sent.
     pub fn poll(&self, cx: &Context<'_>) -> Poll<()> {
         let Some(number) = self.number else {
             return Poll::Ready(());
@@ -402,8 +403,8 @@ impl SendTurn {
         Poll::Pending
     }
 
-    /// The largest piece to be sent in one turn, bytes. A larger one would fill the share of its
-    /// client, or the window, at once.
+    /// The largest piece to send in a turn, bytes. A larger piece would fill the client's share, or
+    /// the window, at once.
     pub fn piece_max(&self) -> usize {
         let window = self.number.and_then(|_| self.turns.sending().window);
         let most = window.map(|window| (window / PIECE_PART).max(PIECE_MIN));
@@ -432,7 +433,7 @@ impl Drop for SendTurn {
     }
 }
 
-/// Content that this end reads, in one stream. Dropped when nothing more will be read.
+/// Content that this side reads in a stream. Dropped when nothing more will be read.
 #[derive(Debug)]
 pub struct ReadTurn {
     turns: Arc<Turns>,
@@ -455,32 +456,32 @@ impl Drop for ReadTurn {
     }
 }
 
-/// A client may have 1/`CLIENT_PART` of what is free: a quarter of the window if it is the only
-/// one. Of 8 MiB, 2 MiB are what one stream may have anyway.
+/// A client may have 1/`CLIENT_PART` of the free bytes: a quarter of the window if it is the only
+/// client. With 8 MiB this is 2 MiB, which a single stream may have anyway.
 const CLIENT_PART: u64 = 3;
-/// With the first pieces of its streams 1/`NEW_PART`: a third of the window. So ten streams, of
-/// 8 MiB, begin while others hold all of the share.
+/// Limit for the first pieces in a client's streams, as 1/`NEW_PART` of the free bytes: a third of
+/// the window. So with 8 MiB ten streams can start while others hold the whole share.
 const NEW_PART: u64 = 2;
-/// Size of a piece before one was sent: that of most readers, in a small window a part of it.
+/// Assumed size for the first piece: the usual piece size for readers, or a part of a small window.
 const FIRST_BYTES: u64 = 64 << 10;
 const FIRST_PART: u64 = 32;
-/// What a piece counts at least, bytes. h2 adds up by how much unread frames are shorter than 256
-/// bytes, and ends the connection if that is more than half of its window: one client that does not
-/// read a stream of short events would end the link.
+/// Minimum charge for a piece, bytes. h2 adds up how far unread frames are below 256 bytes, and
+/// closes the connection if the sum is more than half the window. Without this minimum, a client
+/// that does not read a stream with short events would close the link.
 const CHARGE_MIN: u64 = 512;
 /// No piece is larger than 1/`PIECE_PART` of the window.
 const PIECE_PART: u64 = 16;
-/// Another end may have a window so small that its sixteenth is hardly a frame.
+/// Minimum piece size: the other side may have a window with a sixteenth smaller than a frame.
 const PIECE_MIN: u64 = 1 << 10;
-/// A stream may have this many times what its client still may.
+/// A stream may have this many times the rest of the client's share.
 const STREAM_FACTOR: u64 = 3;
-/// Bytes that were read and are acknowledged at once: at 10 Mbit/s 20 times a second.
+/// Read bytes that trigger an acknowledgement: at 10 Mbit/s 20 times a second.
 const ACK_BYTES: u64 = 64 << 10;
-/// With a small window, 1/`ACK_PART` of it.
+/// With a small window, 1/`ACK_PART` of the window triggers it.
 const ACK_PART: u32 = 32;
-/// Acknowledgements that wait for something else to be sent.
+/// How many acknowledgements may wait for something else to be sent.
 const ACKS_WAITING: usize = 64;
-/// Ended streams that may be unread: more than a connection has streams.
+/// Finished streams that may be unread: more than a connection has streams.
 const ENDED_MAX: usize = 4096;
 /// Streams that are remembered because they were given up before anything was sent: as many as a
 /// link has.

@@ -1,6 +1,6 @@
-//! What coding on a link saves and costs: counters for operators, and the values in the access log.
+//! Savings and costs from coding on a link: counters for operators, and values for the access log.
 //!
-//! Counted by `request/framed` of the proxy at the parent and `unframe` of `hashcache-upstream` at
+//! Counted by the proxy's `request/framed` at the parent and `unframe` in `hashcache-upstream` at
 //! the child.
 //!
 //! Cost: a few atomic operations per response.
@@ -13,18 +13,18 @@ use hashcache_wan::stats::Totals;
 /// How a dictionary was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DictionaryKind {
-    /// The child offered the stored version of the same URL.
+    /// The child offered the stored version under the same URL.
     Offered,
     /// The parent found it by content.
     Named,
 }
 
-/// Why a request was sent again, or a transfer resumed.
+/// Reason for repeating a request or resuming a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumeReason {
     /// Frames were damaged.
     Frames,
-    /// The dictionary was not here.
+    /// The dictionary was not found here.
     Dictionary,
     /// There was no memory for the frames.
     Memory,
@@ -33,11 +33,11 @@ pub enum ResumeReason {
 /// Counters of one link.
 #[derive(Debug, Default)]
 pub struct CodingCounters {
-    /// Received, and sent.
+    /// Content bytes received, and sent.
     content: [AtomicU64; 2],
-    /// The same in frames, by [`CODINGS`].
+    /// Frame bytes received, and sent, by [`CODINGS`].
     frames: [[AtomicU64; 4]; 2],
-    /// Time of decoding, and of encoding, nanoseconds.
+    /// Time for decoding, and for encoding, nanoseconds.
     work_ns: [AtomicU64; 2],
     /// By kind: used, and missed.
     dictionaries: [[AtomicU64; 2]; 2],
@@ -47,22 +47,22 @@ pub struct CodingCounters {
     hints: [AtomicU64; 2],
 }
 
-/// What the counters say.
+/// The counter values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodingFigures {
-    /// Content that came in frames and was sent in frames, bytes.
+    /// Content bytes received in frames, and sent in frames.
     pub content: [u64; 2],
-    /// The same in frames, by [`CODINGS`].
+    /// Frame bytes received, and sent, by [`CODINGS`].
     pub frames: [[u64; 4]; 2],
-    /// Time of decoding, and of encoding.
+    /// Time for decoding, and for encoding.
     pub work: [Duration; 2],
     /// By kind: used, and missed.
     pub dictionaries: [[u64; 2]; 2],
-    /// Requests that were sent again and transfers that were resumed, by [`ResumeReason`].
+    /// Repeated requests and resumed transfers, by [`ResumeReason`].
     pub resumed: [u64; 3],
-    /// Requests that were refused because the link was full.
+    /// Dictionaries that were not used because the disk was busier than the link.
     pub shed: u64,
-    /// Objects that were fetched because the parent named them, and that were named to the child.
+    /// Objects fetched because the parent named them, and objects named to the child.
     pub hints: [u64; 2],
 }
 
@@ -77,18 +77,18 @@ impl CodingCounters {
         }
     }
 
-    /// Notes time of decoding ([`IN`](super::counters::IN)) or encoding.
+    /// Notes time for decoding ([`IN`](super::counters::IN)) or encoding.
     pub fn worked(&self, direction: usize, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.work_ns[direction].fetch_add(ns, Relaxed);
     }
 
-    /// Notes a dictionary that is used, or is not there.
+    /// Notes a dictionary that is used, or is missing.
     pub fn dictionary(&self, kind: DictionaryKind, is_used: bool) {
         self.dictionaries[kind as usize][usize::from(!is_used)].fetch_add(1, Relaxed);
     }
 
-    /// Notes another request for the same content.
+    /// Notes a repeated request for the same content.
     pub fn resumed(&self, reason: ResumeReason) {
         self.resumed[reason as usize].fetch_add(1, Relaxed);
     }
@@ -108,7 +108,7 @@ impl CodingCounters {
         self.hints[1].fetch_add(objects as u64, Relaxed);
     }
 
-    /// The counters now.
+    /// The current values.
     pub fn figures(&self) -> CodingFigures {
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         CodingFigures {
@@ -129,17 +129,17 @@ impl CodingCounters {
     }
 }
 
-/// The frames of one response, for the access log.
+/// A response's frames, for the access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkUsage {
-    /// Bytes of its frames.
+    /// Bytes in frames.
     pub bytes: u64,
-    /// One of [`CODINGS`].
+    /// A coding from [`CODINGS`].
     pub coding: &'static str,
 }
 
 impl LinkUsage {
-    /// The usage of a response with these totals, for the log.
+    /// The usage for a response with these totals, for the log.
     pub fn of(totals: Totals, dictionary: Option<DictionaryKind>) -> Self {
         let is_raw = totals.raw_bytes == totals.content_bytes;
         Self {
@@ -154,5 +154,5 @@ impl LinkUsage {
     }
 }
 
-/// Content as it is, compressed, or with a dictionary, by how that was chosen.
+/// Content unchanged, compressed, or with a dictionary that the child offered or the parent named.
 pub const CODINGS: [&str; 4] = ["raw", "zstd", "offered", "named"];

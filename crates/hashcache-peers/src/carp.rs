@@ -1,30 +1,30 @@
-//! CARP version 1: each URL has one member of an array of caches, chosen by a hash of both
-//! (draft-vinod-carp-v1-03, sections 3.1 to 3.4).
+//! CARP version 1: each URL has one member in an array of caches, selected by a hash over URL and
+//! member name (draft-vinod-carp-v1-03, sections 3.1 to 3.4).
 //!
-//! The proxy asks for the order of its parents, once a request. All caches and all proxy.pac files
-//! with the same list choose the same member, without a message. If a member cannot be reached the
-//! next one in the order takes its URLs, and only these move.
+//! The proxy computes the order of the parents, once per request. All caches and all proxy.pac
+//! files with the same list select the same member, without a message. If a member cannot be
+//! reached, the next member in the order takes over the URLs, and only these URLs move.
 //!
-//! The choices are the draft's. **Squid's are others** with more than one member: its loop hashes
-//! the URL again for each member, carrying on from the hash before.
+//! The selection follows the draft. **Squid selects differently** with more than one member:
+//! Squid's loop hashes the URL again for each member, starting from the preceding hash.
 //!
-//! Cost: one pass over the URL, and one floating-point multiplication for each member.
+//! Cost: one pass over the URL, and one floating-point multiplication per member.
 
 use crate::members::{Member, MembersError, by_score, check};
 
-/// The draft's constant, by which hashes are spread.
+/// The draft's constant for spreading hashes.
 const MULTIPLIER: u32 = 0x6253_1965;
 
-/// The members of an array with what the draft computes from their names and load factors.
+/// The members of an array, with the values that the draft computes from names and load factors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
-    /// Hash and load factor multiplier of each member, in the order of the list.
+    /// Hash and load factor multiplier of each member, in list order.
     members: Vec<(u32, f64)>,
 }
 
 impl Array {
-    /// An array of these members. Their names are hashed in lower case, as the draft has it, so
-    /// names that differ in case only are the same.
+    /// An array with these members. Names are hashed in lower case, as the draft requires, so names
+    /// that differ only in case are equal.
     pub fn new(members: &[Member<'_>]) -> Result<Array, MembersError> {
         let members: Vec<(String, u32)> = members
             .iter()
@@ -49,7 +49,7 @@ impl Array {
     }
 }
 
-/// The draft's hash of a URL, and of a member's name before it is spread.
+/// The draft's hash of a URL, and of a member's name before spreading.
 fn hash(octets: &[u8]) -> u32 {
     octets.iter().fold(0_u32, |hash, octet| {
         hash.wrapping_add(hash.rotate_left(19))
@@ -70,15 +70,15 @@ fn spread(hash: u32) -> u32 {
         .rotate_left(21)
 }
 
-/// The load factor multipliers, in the order of the list.
+/// The load factor multipliers, in list order.
 ///
-/// With the loads p_1 ≤ … ≤ p_K, which add up to 1, and p_0 = 0 the draft has
+/// With the loads p_1 ≤ … ≤ p_K, which add up to 1, and p_0 = 0 the draft defines
 ///
 /// ```text
 /// X_k = ((K−k+1)·(p_k − p_(k−1)) / (X_1·…·X_(k−1)) + X_(k−1)^(K−k+1)) ^ (1 / (K−k+1))
 /// ```
 ///
-/// whose first one is X_1 = (K·p_1)^(1/K) when X_0 = 0 and the empty product is 1.
+/// The first is X_1 = (K·p_1)^(1/K), because X_0 = 0 and the empty product is 1.
 fn multipliers(members: &[(String, u32)]) -> Vec<f64> {
     let total: f64 = members.iter().map(|(_, weight)| f64::from(*weight)).sum();
     let mut by_load: Vec<usize> = (0..members.len()).collect();
@@ -88,7 +88,7 @@ fn multipliers(members: &[(String, u32)]) -> Vec<f64> {
     let (mut load_before, mut before, mut product) = (0.0, 0.0_f64, 1.0);
     for (index, left) in by_load.into_iter().zip((1..=members.len()).rev()) {
         let load = f64::from(members[index].1) / total;
-        // Members are far fewer than 2^32.
+        // The number of members is far below 2^32.
         let left = f64::from(u32::try_from(left).unwrap_or(u32::MAX));
         let multiplier =
             (left * (load - load_before) / product + before.powf(left)).powf(left.recip());
@@ -110,7 +110,7 @@ mod tests {
         Array::new(&members.iter().map(member).collect::<Vec<_>>()).unwrap()
     }
 
-    /// The share of 100,000 URLs for which each member is the first.
+    /// The share of 100,000 URLs for which each member is first.
     fn shares(array: &Array) -> Vec<f64> {
         let mut counts = vec![0_u32; array.members.len()];
         for n in 0..100_000 {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn names_and_urls_have_the_hashes_of_the_draft() {
-        // Of an independent script, which agrees with Squid's trace of a first member.
+        // Values from an independent script, which agrees with Squid's trace for a first member.
         assert_eq!(member_hash(b"p1"), 0x24d7_685f);
         assert_eq!(member_hash(b"p2"), 0x5183_b2c2);
         assert_eq!(member_hash(b"p3"), 0x7e4f_fd25);

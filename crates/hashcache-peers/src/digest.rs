@@ -1,14 +1,14 @@
 //! Squid's cache digests, version 5: a [`Filter`] as the body of an HTTP response.
 //!
-//! The proxy serves its own filter to its peers and fetches theirs. The body is a control block of
-//! 128 octets, then the bits of the filter. There is no RFC; the format is Squid's, and the checks
-//! are those that Squid makes.
+//! The proxy serves its own filter to the peers and fetches the peers' filters. The body is a
+//! control block of 128 octets, then the bits of the filter. There is no RFC; the format is
+//! Squid's, and the checks are the same as in Squid.
 //!
-//! Invariant: the length that a parsed block gives is that of the filter, and its bits are at most
-//! [`BITS_MAX`](crate::filter::BITS_MAX). So the receiver knows how much memory it needs before
-//! the rest of the body arrives.
-//! Cost: [`parse`] copies the filter once; a receiver that reads the body piece by piece parses the
-//! block alone and uses [`Filter::from_octets`], which copies nothing.
+//! Invariant: the length in a parsed block equals the length of the filter, and the filter has at
+//! most [`BITS_MAX`](crate::filter::BITS_MAX) bits. Therefore the receiver knows how much memory it
+//! needs before the rest of the body arrives.
+//! Cost: [`parse`] copies the filter once; a receiver that reads the body in pieces parses only the
+//! block and uses [`Filter::from_octets`], which copies nothing.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -37,66 +37,67 @@ pub const BLOCK_BYTES: usize = 128;
 
 const VERSION: u16 = 5;
 const OLDEST_READER: u16 = 3;
-/// A digest of an older version is not read.
+/// Digests with an older version are rejected.
 const OLDEST_READ: u16 = 3;
 
 /// [`HASHES`] as a field of the control block.
 const HASHES_FIELD: u8 = 4;
 const _: () = assert!(HASHES_FIELD as usize == HASHES);
 
-/// The beginning of a digest: what the filter behind it looks like.
+/// The head of a digest: describes the filter after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlBlock {
-    /// The filter's size.
+    /// Size of the filter.
     pub size: Size,
-    /// Keys that were inserted; may exceed the capacity.
+    /// Number of inserted keys; may exceed the capacity.
     pub entries: u32,
 }
 
-/// Why a digest is not used. The caller counts it and asks the peer in another way.
+/// Why a digest is rejected. The caller counts it and queries the peer in another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// It ends within the control block.
+    /// The digest is shorter than the control block.
     #[error("the control block of the cache digest is cut off")]
     TooShort,
-    /// Its format is too old, too new, or older than it says that its readers must be.
+    /// The version is too old, requires a newer reader, or is older than the reader that it
+    /// requires.
     #[error(
         "a cache digest of version {current} that is for readers of version {required} and later; \
          this build reads versions {OLDEST_READ} to {VERSION}"
     )]
     Version {
-        /// The format's version.
+        /// Version of the format.
         current: u16,
-        /// The oldest version that can read it.
+        /// The oldest version that can read the digest.
         required: u16,
     },
     /// The filter has no bits or too many.
     #[error(transparent)]
     Size(#[from] SizeError),
-    /// The filter's length is not the one that its capacity gives.
+    /// The filter length differs from the length that the capacity gives.
     #[error("the cache digest says {said} octets for a filter of {expected}")]
     Length {
-        /// The control block's field.
+        /// Value in the control block.
         said: u32,
-        /// What capacity and bits of an entry give.
+        /// Value computed from capacity and bits per entry.
         expected: u32,
     },
-    /// Another number of hash functions than 4.
+    /// The number of hash functions is not 4.
     #[error("a cache digest of {0} hash functions instead of {HASHES}")]
     Hashes(u8),
-    /// More or fewer octets follow the control block than it says.
+    /// The number of octets after the control block differs from the length in the block.
     #[error("{actual} octets follow the control block of the cache digest, which says {expected}")]
     Body {
-        /// What the control block says.
+        /// Value in the control block.
         expected: u32,
-        /// What is there.
+        /// Number of octets received.
         actual: usize,
     },
 }
 
 impl ControlBlock {
-    /// Parses the first [`BLOCK_BYTES`] octets of a digest; what follows them is not looked at.
+    /// Parses the first [`BLOCK_BYTES`] octets of a digest; ignores the rest.
     pub fn parse(octets: &[u8]) -> Result<ControlBlock, Refused> {
         let block = octets.first_chunk().ok_or(Refused::TooShort)?;
         let fields = Fields::read(block).ok_or(Refused::TooShort)?;
@@ -130,7 +131,7 @@ impl ControlBlock {
         }
     }
 
-    /// The octets that are sent before those of the filter.
+    /// The octets to send before the filter.
     pub fn octets(&self) -> [u8; BLOCK_BYTES] {
         let fields: [&[u8]; 8] = [
             &VERSION.to_be_bytes(),
@@ -158,14 +159,14 @@ pub fn parse(body: &[u8]) -> Result<Filter, Refused> {
         expected: block.size.octets(),
         actual: octets.len(),
     };
-    // Checked before the copy, which is thus never larger than what was received.
+    // Checked before the copy, so that the copy is never larger than the received body.
     if octets.len() != block.size.octets() as usize {
         return Err(refused);
     }
     Filter::from_octets(block.size, block.entries, octets.to_vec()).ok_or(refused)
 }
 
-/// The fields of the control block, not checked.
+/// The unchecked fields of the control block.
 struct Fields {
     current: u16,
     required: u16,
@@ -201,7 +202,7 @@ mod tests {
     use super::*;
     use crate::key::Key;
 
-    /// A digest of 100 entries of 5 bits, 2 of them inserted.
+    /// A digest with 100 entries of 5 bits, 2 of them inserted.
     fn filter() -> Filter {
         let mut filter = Filter::empty(Size::new(100, 5).unwrap()).unwrap();
         filter.insert(&Key::of_get(b"http://example.com/a"));
@@ -215,7 +216,7 @@ mod tests {
         [&block, filter.octets()].concat()
     }
 
-    /// The refusal of a body with other octets at `offset`.
+    /// The error for a body with other octets at `offset`.
     fn refusal(offset: usize, octets: &[u8]) -> Refused {
         let mut body = body();
         body[offset..offset + octets.len()].copy_from_slice(octets);
@@ -248,7 +249,7 @@ mod tests {
         version(2, 2);
         version(7, 6);
         version(4, 5);
-        // A later one that version 5 can read is read.
+        // A later version that a version-5 reader can parse is accepted.
         let mut later = body();
         later[1] = 9;
         later[3] = 5;

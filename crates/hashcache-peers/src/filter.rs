@@ -1,47 +1,48 @@
-//! A Bloom filter: which URLs a cache holds, in 5 to 16 bits a URL, with false positives.
+//! A Bloom filter: the set of URLs that a cache holds, in 5 to 16 bits per URL, with false
+//! positives.
 //!
-//! The proxy keeps one for itself and one for each peer that announces what it stores. The layout
-//! is that of Squid's cache digests, so one filter serves Squid ([`digest`](crate::digest)) and our
-//! own [updates](crate::update): 4 functions, each a 32-bit word of the key modulo the
-//! number of bits; bit n is the bit of value 2^(n mod 8) in octet n div 8.
+//! The proxy keeps a filter for itself and a filter for each peer that announces stored URLs. The
+//! layout is the same as in Squid's cache digests, so the same filter serves Squid
+//! ([`digest`](crate::digest)) and our own [updates](crate::update): 4 functions, each a 32-bit
+//! word of the key modulo the number of bits; bit n has value 2^(n mod 8) in octet n div 8.
 //!
-//! Invariant: a key that was inserted is contained until one of its bits is cleared by an update.
-//! Nothing else takes an entry out: to forget entries, the proxy builds a new filter.
-//! Cost: a lookup reads 4 octets far from each other. The bits that are set are counted as they
-//! change, so the fill is known without a scan.
+//! Invariant: an inserted key is contained until an update clears one of the bits. Nothing else
+//! removes an entry: to forget entries, the proxy builds a new filter.
+//! Cost: a lookup reads 4 octets far from each other. The set bits are counted when they change, so
+//! the fill is known without a scan.
 
 use std::collections::TryReserveError;
 
 use crate::key::{HASHES, Key};
 
-/// Most bits of a filter, so that their number fits into 32 bits: 256 MiB, for 214 million entries
-/// of 10 bits.
+/// Maximum number of bits, so that it fits into 32 bits: 256 MiB, for 214 million entries with 10
+/// bits.
 pub const BITS_MAX: u64 = 1 << 31;
 
-/// Bits of an entry that Squid takes unless it is configured otherwise: 9.2 % false positives.
+/// Squid's default number of bits per entry: 9.2 % false positives.
 pub const SQUID_BITS_PER_ENTRY: u8 = 5;
 
-/// Bits of an entry for our own filter: 1.2 % false positives.
+/// Bits per entry in our own filter: 1.2 % false positives.
 pub const BITS_PER_ENTRY: u8 = 10;
 
-/// The same while the filter is a small part of the memory: 0.24 % false positives. Each costs two
-/// proxies a request.
+/// Bits per entry while the filter is a small part of the memory: 0.24 % false positives. Each
+/// false positive costs two proxies a request.
 pub const SMALL_FILTER_BITS_PER_ENTRY: u8 = 16;
 
-/// How large a filter is: entries and bits for each.
+/// Size of a filter: entries and bits per entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Size {
     capacity: u32,
     bits_per_entry: u8,
 }
 
-/// A size that no filter can have.
+/// An invalid filter size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("a Bloom filter of {capacity} × {bits_per_entry} bits: it has 1 to {BITS_MAX}")]
 pub struct SizeError {
     /// Entries.
     pub capacity: u32,
-    /// Bits for each.
+    /// Bits per entry.
     pub bits_per_entry: u8,
 }
 
@@ -63,12 +64,12 @@ impl Size {
         }
     }
 
-    /// Entries for which it is meant. More may be inserted, at more false positives.
+    /// Intended number of entries. More may be inserted, but then false positives increase.
     pub fn capacity(self) -> u32 {
         self.capacity
     }
 
-    /// Bits for each entry.
+    /// Bits per entry.
     pub fn bits_per_entry(self) -> u8 {
         self.bits_per_entry
     }
@@ -91,13 +92,13 @@ impl Size {
 pub struct Filter {
     size: Size,
     entries: u32,
-    /// As many as `size` says.
+    /// The number of octets equals `size.octets()`.
     octets: Vec<u8>,
-    /// Bits of `octets` that are set.
+    /// Number of set bits in `octets`.
     ones: u32,
 }
 
-/// Bits that an insertion set: at most [`HASHES`].
+/// The bits that an insertion set: at most [`HASHES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewBits {
     bits: [u32; HASHES],
@@ -128,7 +129,7 @@ impl Filter {
         })
     }
 
-    /// A filter that was received; `None` if `octets` are not as many as the size says.
+    /// A received filter; `None` if the number of `octets` differs from the size.
     pub fn from_octets(size: Size, entries: u32, octets: Vec<u8>) -> Option<Filter> {
         let fits = octets.len() == size.octets() as usize;
         fits.then(|| Filter {
@@ -139,22 +140,23 @@ impl Filter {
         })
     }
 
-    /// Its size.
+    /// Size of the filter.
     pub fn size(&self) -> Size {
         self.size
     }
 
-    /// Keys that were inserted, each as often as it was.
+    /// Number of insertions; a key inserted twice counts twice.
     pub fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// The bits as they are sent.
+    /// The bits in wire format.
     pub fn octets(&self) -> &[u8] {
         &self.octets
     }
 
-    /// Inserts a key; returns the bits that were clear before, which an update has to announce.
+    /// Inserts a key; returns the bits that were clear before, because an update must announce
+    /// them.
     pub fn insert(&mut self, key: &Key) -> NewBits {
         self.entries = self.entries.saturating_add(1);
         let mut new = NewBits::default();
@@ -167,12 +169,12 @@ impl Filter {
         new
     }
 
-    /// Whether a key may have been inserted. If not, it certainly was not.
+    /// Returns true if the key may have been inserted; false if it certainly was not.
     pub fn contains(&self, key: &Key) -> bool {
         self.places(key).into_iter().all(|bit| self.is_set(bit))
     }
 
-    /// Whether a bit is set; a bit that the filter does not have is not.
+    /// Returns true if the bit is set; false for a bit outside the filter.
     pub fn is_set(&self, bit: u32) -> bool {
         let (index, mask) = place(bit);
         self.octets
@@ -180,7 +182,7 @@ impl Filter {
             .is_some_and(|octet| octet & mask != 0)
     }
 
-    /// The value of a bit; that of one that the filter does not have is clear.
+    /// The value of a bit; clear for a bit outside the filter.
     pub fn value(&self, bit: u32) -> Bit {
         if self.is_set(bit) {
             Bit::Set
@@ -189,8 +191,7 @@ impl Filter {
         }
     }
 
-    /// Gives a bit its value; returns whether that changed it. A bit that the filter does not have
-    /// is left alone.
+    /// Sets or clears a bit; returns true if that changed it. A bit outside the filter is ignored.
     pub fn put(&mut self, bit: u32, value: Bit) -> bool {
         let (index, mask) = place(bit);
         let Some(octet) = self.octets.get_mut(index) else {
@@ -212,33 +213,33 @@ impl Filter {
         }
     }
 
-    /// The share of bits that are set, 0 to 1.
+    /// The fraction of set bits, 0 to 1.
     pub fn fill(&self) -> f64 {
         f64::from(self.ones) / f64::from(self.size.bits())
     }
 
-    /// The expected share of keys that were not inserted and yet are contained, 0 to 1: all four of
-    /// their bits are set with the probability fill⁴. A peer whose filter is nearly full announces
-    /// everything; the caller should then not believe it.
+    /// The expected fraction of keys that are contained although they were not inserted, 0 to 1:
+    /// all four bits are set with the probability fill⁴. A peer with a nearly full filter announces
+    /// everything; the caller should then ignore the filter.
     pub fn false_positive_share(&self) -> f64 {
         self.fill().powi(4)
     }
 
     fn places(&self, key: &Key) -> [u32; HASHES] {
         let bits = self.size.bits();
-        // No size has 0 bits.
+        // The divisor is never 0, because every size has at least one bit.
         key.words().map(|word| word % bits)
     }
 }
 
 impl NewBits {
-    /// Their numbers.
+    /// The bit numbers.
     pub fn as_slice(&self) -> &[u32] {
         self.bits.get(..self.count).unwrap_or_default()
     }
 }
 
-/// The octet of a bit and the bit's value in it.
+/// The index of the octet that holds a bit, and the mask for the bit.
 fn place(bit: u32) -> (usize, u8) {
     ((bit / 8) as usize, 1 << (bit % 8))
 }
@@ -277,7 +278,7 @@ mod tests {
 
     #[test]
     fn bits_lie_where_squid_puts_them() {
-        // Of 80 bits: word mod 80; bit n in octet n / 8, the least significant first.
+        // A filter with 80 bits: word mod 80; bit n in octet n / 8, the least significant first.
         let mut filter = filter(8, 10);
         let words: [u32; 4] = [3, 80 + 8, 160 + 79, u32::MAX];
         let mut octets = [0; 16];
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(filter.insert(&key(1)).as_slice().len(), 4);
         assert_eq!(filter.insert(&key(1)), NewBits::default());
         assert_eq!(filter.entries(), 2);
-        // All words alike: one bit.
+        // All words are equal, so a single bit is set.
         assert_eq!(
             filter.insert(&Key::from_octets([7; 16])).as_slice().len(),
             1

@@ -1,12 +1,13 @@
-//! ICP version 2: "do you have this URL?", one UDP datagram each way (RFC 2186, use: RFC 2187).
+//! ICP version 2: a cache queries another cache for a URL, with one UDP datagram in each direction
+//! (RFC 2186, use: RFC 2187).
 //!
-//! The proxy parses each datagram that a configured peer sends, and builds its own here. A
-//! datagram that is not understood gets no answer and is counted: [`Ignored`] is the reason.
+//! The proxy parses each datagram from a configured peer, and builds all outgoing datagrams here. A
+//! datagram that cannot be parsed gets no reply and is counted: [`Ignored`] is the reason.
 //!
-//! Left out, and ignored where it arrives: the options SRC_RTT and HIT_OBJ, the opcodes HIT_OBJ,
-//! SECHO and DECHO, and every version but 2. Squid answers HIT_OBJ by a plain HIT too.
+//! Not supported, and ignored on arrival: the options SRC_RTT and HIT_OBJ, the opcodes HIT_OBJ,
+//! SECHO and DECHO, and every version except 2. Squid also answers HIT_OBJ with a plain HIT.
 //!
-//! Invariant: a reply is four octets shorter than its query, so no amplification is possible.
+//! Invariant: a reply is four octets shorter than the query, so amplification is impossible.
 //! Cost: parsing copies nothing; building allocates the datagram.
 //!
 //! | offset | size | field |
@@ -24,34 +25,34 @@ use std::net::Ipv4Addr;
 
 use crate::octets::Octets;
 
-/// The largest datagram that is sent or accepted, octets (RFC 2186 section "ICP Message Format").
+/// Maximum size of a sent or accepted datagram, in octets (RFC 2186 section "ICP Message Format").
 pub const DATAGRAM_BYTES_MAX: usize = 16_384;
 
-/// The customary UDP port.
+/// The usual UDP port.
 pub const PORT: u16 = 3130;
 
-/// Octets before the payload.
+/// Size of the header before the payload, in octets.
 pub const HEADER_BYTES: usize = 20;
 
 const VERSION: u8 = 2;
 const QUERY: u8 = 1;
 
-/// Octets of a query's requester address.
+/// Size of the requester address in a query, in octets.
 const REQUESTER_BYTES: usize = 4;
 
-/// Longest URL, octets: a query of it is as large as a datagram may be.
+/// Maximum URL length in octets: a query for such a URL has the maximum datagram size.
 pub const URL_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - HEADER_BYTES - REQUESTER_BYTES - 1;
 
-/// A datagram that was understood.
+/// A parsed datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// A peer asks.
+    /// A query from a peer.
     Query(Query<'a>),
-    /// A peer answers.
+    /// A reply from a peer.
     Reply(Reply<'a>),
 }
 
-/// "Do you have this URL?" ICP asks about GET, without any fields of the request.
+/// A query for a URL. ICP queries are for GET, without any request fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Query<'a> {
     number: u32,
@@ -59,7 +60,7 @@ pub struct Query<'a> {
     url: &'a [u8],
 }
 
-/// The answer to a query.
+/// The reply to a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
     answer: Answer,
@@ -67,18 +68,18 @@ pub struct Reply<'a> {
     url: &'a [u8],
 }
 
-/// What a reply says.
+/// The answer in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
-    /// The object is stored and fresh: fetch it here.
+    /// The object is stored and fresh: the peer may fetch it here.
     Hit,
-    /// It is not; a parent invites to fetch it through itself.
+    /// No such object; a parent invites the peer to fetch it through the parent.
     Miss,
-    /// The query's URL could not be parsed.
+    /// The URL in the query could not be parsed.
     Err,
-    /// The asker may not have this URL from here.
+    /// The peer may not fetch this URL here.
     Denied,
-    /// It is not here, and misses are not fetched for the asker now.
+    /// No such object, and the cache does not currently fetch misses for the peer.
     MissNoFetch,
 }
 
@@ -106,36 +107,35 @@ impl Answer {
     }
 }
 
-/// Why a datagram is not answered. The caller counts it and says nothing to the sender.
+/// Why a datagram is ignored. The caller counts it and sends no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ignored {
-    /// It ends within the header or within a fixed field of its opcode.
+    /// The datagram is truncated in the header or in a fixed field of the opcode.
     #[error("the datagram is cut off")]
     TooShort,
-    /// It is larger than [`DATAGRAM_BYTES_MAX`].
+    /// The datagram is larger than [`DATAGRAM_BYTES_MAX`].
     #[error("the datagram is longer than {DATAGRAM_BYTES_MAX} octets")]
     TooLong,
-    /// Another version than 2.
+    /// The version is not 2.
     #[error("ICP version {0} is not spoken")]
     Version(u8),
-    /// The length field differs from the datagram's length.
+    /// The length field differs from the size of the datagram.
     #[error("the length field says {0} octets, which the datagram does not have")]
     Length(u16),
-    /// An opcode that is not known here; [`update::OPCODE`](crate::update::OPCODE) has a parser of
-    /// its own.
+    /// The opcode is unknown here; [`update::OPCODE`](crate::update::OPCODE) has a separate parser.
     #[error("opcode {0} is not spoken")]
     Opcode(u8),
-    /// The URL has no NUL at its end, or octets follow the NUL.
+    /// The URL is not terminated by NUL, or octets follow the NUL.
     #[error("the URL does not end with the datagram's only NUL")]
     Url,
 }
 
-/// A URL that no datagram can carry: the caller asks no peer by ICP.
+/// The URL does not fit into a datagram: the caller then does not query peers by ICP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a URL of {bytes} octets that ICP cannot carry: at most {URL_BYTES_MAX}, none of them NUL")]
 pub struct UnsendableUrl {
-    /// Its length, octets.
+    /// Length of the URL in octets.
     pub bytes: usize,
 }
 
@@ -159,8 +159,8 @@ pub fn parse(datagram: &[u8]) -> Result<Message<'_>, Ignored> {
 }
 
 impl<'a> Query<'a> {
-    /// A query about `url`. `number` should be random: a reply must repeat it, so a forger that
-    /// does not see the query has to guess it. The requester address is 0, as Squid sends it.
+    /// A query for `url`. `number` should be random: a reply must repeat it, so an attacker that
+    /// does not see the query must guess it. The requester address is 0, as in Squid.
     pub fn new(number: u32, url: &'a [u8]) -> Result<Query<'a>, UnsendableUrl> {
         Ok(Query {
             number,
@@ -174,18 +174,18 @@ impl<'a> Query<'a> {
         self.number
     }
 
-    /// The address of the client for which the peer asks, 0.0.0.0 if it does not say. Never to be
+    /// The address of the peer's client, or 0.0.0.0 if the peer does not send it. Must never be
     /// trusted.
     pub fn requester(&self) -> Ipv4Addr {
         self.requester
     }
 
-    /// The URL, not checked in any way but for NULs; an unparsable one gets [`Answer::Err`].
+    /// The URL, checked only for NULs; the reply to a malformed URL is [`Answer::Err`].
     pub fn url(&self) -> &'a [u8] {
         self.url
     }
 
-    /// The reply to this query: it has its number and its URL.
+    /// The reply to this query, with the same number and URL.
     pub fn reply(&self, answer: Answer) -> Reply<'a> {
         Reply {
             answer,
@@ -194,7 +194,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// The datagram.
+    /// Encodes the datagram.
     pub fn to_datagram(&self) -> Vec<u8> {
         let header = Header {
             opcode: QUERY,
@@ -207,7 +207,7 @@ impl<'a> Query<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// A reply from its parts; [`Query::reply`] makes the one to a query that was received.
+    /// A reply from its parts; [`Query::reply`] builds the reply to a received query.
     pub fn new(answer: Answer, number: u32, url: &'a [u8]) -> Result<Reply<'a>, UnsendableUrl> {
         Ok(Reply {
             answer,
@@ -216,7 +216,7 @@ impl<'a> Reply<'a> {
         })
     }
 
-    /// What it says.
+    /// The answer.
     pub fn answer(&self) -> Answer {
         self.answer
     }
@@ -231,13 +231,13 @@ impl<'a> Reply<'a> {
         self.url
     }
 
-    /// Whether it answers `query`: number and URL are the same (RFC 2187 section 5.3). That it came
-    /// from the peer that was asked is for the caller to see.
+    /// Returns true if the reply belongs to `query`: number and URL are equal (RFC 2187 section
+    /// 5.3). The caller must check that the queried peer has sent it.
     pub fn answers(&self, query: &Query<'_>) -> bool {
         self.number == query.number && self.url == query.url
     }
 
-    /// The datagram.
+    /// Encodes the datagram.
     pub fn to_datagram(&self) -> Vec<u8> {
         let header = Header {
             opcode: self.answer.opcode(),
@@ -248,7 +248,7 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// What all opcodes share; `update` reads and writes it as well.
+/// The header that all opcodes share; `update` also reads and writes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header<'a> {
     pub(crate) opcode: u8,
@@ -274,7 +274,7 @@ impl<'a> Header<'a> {
             return Err(Ignored::TooLong);
         }
         let (header, version, length) = Header::read(datagram).ok_or(Ignored::TooShort)?;
-        // First of all, since another version may mean other things by the rest.
+        // Checked first, because in another version the other fields may have a different meaning.
         if version != VERSION {
             return Err(Ignored::Version(version));
         }
@@ -284,7 +284,7 @@ impl<'a> Header<'a> {
         Ok(header)
     }
 
-    /// The header, its version and its length field.
+    /// The header, the version and the length field.
     fn read(datagram: &'a [u8]) -> Option<(Header<'a>, u8, u16)> {
         let mut octets = Octets::new(datagram);
         let opcode = octets.u8()?;
@@ -303,7 +303,7 @@ impl<'a> Header<'a> {
         Some((header, version, length))
     }
 
-    /// The datagram of this header and the given payload, which the caller has bounded.
+    /// The datagram with this header and the given payload, which the caller has bounded.
     pub(crate) fn datagram(&self, payload: &[&[u8]]) -> Vec<u8> {
         let length = HEADER_BYTES + payload.iter().map(|part| part.len()).sum::<usize>();
         let mut datagram = Vec::with_capacity(length);
@@ -321,8 +321,8 @@ impl<'a> Header<'a> {
     }
 }
 
-/// The URL before the NUL that ends the payload. With octets after the NUL two readers could see
-/// two URLs, so such a datagram is refused.
+/// The URL before the NUL that terminates the payload. A datagram with octets after the NUL is
+/// rejected, because two parsers could see different URLs.
 fn terminated(payload: Octets<'_>) -> Result<&[u8], Ignored> {
     let (last, url) = payload.rest().split_last().ok_or(Ignored::Url)?;
     if *last == 0 && !url.contains(&0) {

@@ -1,16 +1,16 @@
-//! The key by which Bloom filters know a URL: MD5 of a method octet and the URL, as Squid keys its
-//! store.
+//! The key of a URL in Bloom filters: MD5 over a method octet and the URL, as in Squid's store
+//! keys.
 //!
-//! The proxy makes one for each lookup in a peer's filter; the engine keeps the same 16 octets as
-//! the mark of a record. MD5 does not have to resist forgers here: two URLs with one key cost a
-//! request in vain, never a wrong answer.
+//! The proxy computes a key for each lookup in a peer's filter; the engine stores the same 16
+//! octets as the mark of a record. MD5 need not resist attackers here: two URLs with the same key
+//! cost a useless request, never a wrong response.
 //!
 //! Cost: one pass of MD5 over the URL; nothing is allocated.
 
-/// Hash functions of a filter: the four 32-bit words of the key.
+/// Number of hash functions in a filter: the four 32-bit words in the key.
 pub const HASHES: usize = 4;
 
-/// The octet that Squid puts before the URL for GET. Other methods are in no filter.
+/// The octet that Squid puts before the URL for GET. Filters contain no other methods.
 const METHOD_GET: u8 = 1;
 
 /// The key of a URL.
@@ -18,8 +18,8 @@ const METHOD_GET: u8 = 1;
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// The key of GET for an absolute URL. Squid's form of it has the query, but neither the
-    /// fragment nor the scheme's default port.
+    /// The key of GET for an absolute URL. Squid's form of the URL includes the query, but neither
+    /// the fragment nor the scheme's default port.
     pub fn of_get(url: &[u8]) -> Key {
         let mut context = md5::Context::new();
         context.consume([METHOD_GET]);
@@ -27,17 +27,17 @@ impl Key {
         Key(context.finalize().0)
     }
 
-    /// A key from where it was kept.
+    /// Restores a stored key.
     pub fn from_octets(octets: [u8; 16]) -> Key {
         Key(octets)
     }
 
-    /// The key to be kept.
+    /// The octets to store.
     pub fn octets(&self) -> [u8; 16] {
         self.0
     }
 
-    /// The four big-endian words, each the hash of one function.
+    /// The four big-endian words; each is the value of a hash function.
     pub fn words(&self) -> [u32; HASHES] {
         let (words, _) = self.0.as_chunks();
         std::array::from_fn(|n| u32::from_be_bytes(words[n]))

@@ -1,4 +1,4 @@
-//! How web caches work together: wire formats and hash functions. Bytes in, bytes out.
+//! Cooperation of web caches: wire formats and hash functions. The input and output are bytes.
 //!
 //! ```
 //! use hashcache_peers::icp::{Answer, Message, Query, parse};
@@ -23,15 +23,15 @@
 //! # Ok::<(), hashcache_peers::icp::UnsendableUrl>(())
 //! ```
 //!
-//! - Ask one URL of one cache: [`icp`]; with request fields, signatures and purges: [`htcp`].
-//! - Know what a cache holds without asking: [`digest`] fetches its [`filter`] whole, [`update`]
-//!   keeps the copy up to date. A filter knows a URL by its [`key`].
-//! - Agree which cache has a URL without any message: [`carp`], [`rendezvous`], among [`members`].
+//! - Query a cache for a single URL: [`icp`]; with request fields, signatures and purges: [`htcp`].
+//! - Know the content of a cache without a query: [`digest`] fetches the whole [`filter`],
+//!   [`update`] keeps the copy up to date. A [`key`] represents a URL in a filter.
+//! - Agree on the cache for a URL without any message: [`carp`], [`rendezvous`], among [`members`].
 //!
-//! `parse`, `Refused` and `Ignored` exist in several modules, so write them with the module's name.
+//! Several modules have `parse`, `Refused` and `Ignored`, so write them with the module name.
 //!
-//! Nothing here does I/O or reads a clock. No input makes anything panic, and what a parser
-//! allocates is never larger than its input.
+//! Nothing here does I/O or reads a clock. No input causes a panic, and a parser never allocates
+//! more than the size of its input.
 #![forbid(unsafe_code)]
 
 pub mod carp;

@@ -1,21 +1,21 @@
-//! The caches among which a hash chooses: what `carp` and `rendezvous` have in common.
+//! The caches that a hash selects from: shared by `carp` and `rendezvous`.
 //!
 //! Invariant: names differ and no weight is 0.
 
-/// A cache that may be chosen.
+/// A cache that can be selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Member<'a> {
-    /// Its name, the same in the configuration of every cache that takes part.
+    /// Name, the same in the configuration of every participating cache.
     pub name: &'a str,
-    /// Its share, relative to those of the others; 1 or more.
+    /// Share, relative to the shares of other members; at least 1.
     pub weight: u32,
 }
 
-/// Members among which no choice is possible.
+/// Why a list of members is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MembersError {
-    /// Two have the same name, so they would be chosen for the same URLs.
+    /// Two members have the same name, so they would be selected for the same URLs.
     #[error("two members have the name {0}")]
     SameName(String),
     /// A weight of 0.
@@ -23,7 +23,7 @@ pub enum MembersError {
     NoWeight(String),
 }
 
-/// Checks members by the names that the hash sees.
+/// Checks members by the names as hashed.
 pub(crate) fn check(members: &[(String, u32)]) -> Result<(), MembersError> {
     let mut names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
@@ -36,7 +36,7 @@ pub(crate) fn check(members: &[(String, u32)]) -> Result<(), MembersError> {
     }
 }
 
-/// The members' indices by falling score; of equal scores the first in the list comes first.
+/// The members' indices by falling score; for equal scores in list order.
 pub(crate) fn by_score(scores: impl Iterator<Item = f64>) -> Vec<usize> {
     let mut scored: Vec<(usize, f64)> = scores.enumerate().collect();
     scored.sort_by(|(_, a), (_, b)| b.total_cmp(a));

@@ -1,11 +1,11 @@
-//! Reads the fields of a datagram from front to back; all integers are big-endian.
+//! Reads the fields of a datagram in sequence; all integers are big-endian.
 //!
-//! Every parser of this crate reads by this one.
+//! Every parser in this crate uses it.
 //!
-//! Invariant: a read that asks for more octets than are left gives `None` and consumes nothing.
+//! Invariant: a read for more octets than are left returns `None` and consumes nothing.
 //! Cost: nothing is copied or allocated.
 
-/// The octets that were not read yet.
+/// The unread octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Octets<'a>(&'a [u8]);
 
@@ -14,7 +14,7 @@ impl<'a> Octets<'a> {
         Octets(octets)
     }
 
-    /// The next `count` octets.
+    /// Takes the next `count` octets.
     pub(crate) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -39,7 +39,7 @@ impl<'a> Octets<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// Everything that was not read yet.
+    /// All unread octets.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.0
     }

@@ -1,23 +1,24 @@
 //! Weighted rendezvous hashing: each URL has one owner among the members of a site, and an order of
-//! the others (Thaler and Ravishankar 1998; the weights are those of Schindelhauer and Schomaker
+//! the other members (Thaler and Ravishankar 1998; the weights are from Schindelhauer and Schomaker
 //! 2005, "logarithmic method").
 //!
-//! The proxy asks for the owner of a URL, once a request. Members with the same list agree without
-//! a message. When a member is added or lost, only the URLs that it owns move.
+//! The proxy computes the owner of a URL, once per request. Members with the same list agree
+//! without a message. When a member is added or removed, only the URLs that it owns move.
 //!
-//! Cost: one MD5 over name and URL and one logarithm for each member.
+//! Cost: one MD5 over name and URL and one logarithm per member.
 
 use crate::members::{Member, MembersError, by_score, check};
 
 /// The members of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
-    /// Name and weight, in the order of the list.
+    /// Name and weight, in list order.
     members: Vec<(String, u32)>,
 }
 
 impl Members {
-    /// These members. Names are hashed as they are: the same host in another case is another one.
+    /// The given members. Names are hashed unchanged: the same host in another letter case is
+    /// another member.
     pub fn new(members: &[Member<'_>]) -> Result<Members, MembersError> {
         let members: Vec<(String, u32)> = members
             .iter()
@@ -27,8 +28,8 @@ impl Members {
         Ok(Members { members })
     }
 
-    /// The members in order of preference, as indices into the list, each once; the first is the
-    /// owner.
+    /// The members in order of preference, as indices into the list; each occurs once, and the
+    /// first is the owner.
     pub fn order(&self, url: &[u8]) -> Vec<usize> {
         let score = |(name, weight): &(String, u32)| f64::from(*weight) / -unit(name, url).ln();
         by_score(self.members.iter().map(score))

@@ -1,22 +1,23 @@
-//! Directory updates of Summary Cache: bits of a filter that changed, by UDP (SC-ICP; Fan, Cao,
-//! Almeida and Broder, "Summary Cache: A Scalable Wide-Area Web Cache Sharing Protocol").
+//! Directory updates in Summary Cache: changed bits of a filter, by UDP (SC-ICP; Fan, Cao, Almeida
+//! and Broder, "Summary Cache: A Scalable Wide-Area Web Cache Sharing Protocol").
 //!
-//! The proxy sends these to peers that hold a copy of its [`Filter`], and applies those that it
-//! receives. An update is an ICP message with an opcode of its own. It says what bits *are* and not
-//! that they flip, so one that arrives twice does no harm and one that is lost costs only its own
-//! bits. [`Position`] finds the losses.
+//! The proxy sends updates to peers that hold a copy of its [`Filter`], and applies the updates
+//! that it receives. An update is an ICP message with a separate opcode. It carries the new values
+//! of bits, not flips, so a duplicate update does no harm and a lost update affects only the bits
+//! in it. [`Position`] detects losses.
 //!
-//! Two fields of ICP's header have a meaning here that the paper does not give them: Options is the
-//! epoch (the lifetime of one filter at its sender) and the request number is the serial number in
-//! the epoch. The hash is that of the digests: unlike the paper's it has Squid's method octet.
+//! Two fields of the ICP header have a meaning here that the paper does not define: Options is the
+//! epoch (the lifetime of a filter at the sender) and the request number is the serial number in
+//! the epoch. The hash is the same as in digests: unlike the paper, it includes Squid's method
+//! octet.
 //!
-//! The paper's messages list each bit in four octets. Here the bits are sorted, and each is coded
-//! as its distance from the one before, in one or two octets mostly: if one of a hundred objects is
-//! new, an update says more than twice as much.
+//! In the paper, messages list each bit in four octets. Here the bits are sorted, and each is coded
+//! as the distance from the preceding bit, mostly in one or two octets: if one in a hundred objects
+//! is new, an update carries more than twice as many bits.
 //!
-//! Invariant: every bit of a parsed update exists in a filter of the size that the update says.
-//! Cost: parsing copies nothing, and decodes twice; 4 to 8 octets for an object whose four bits are
-//! new, with hundreds of others.
+//! Invariant: every bit in a parsed update exists in a filter with the size that the update states.
+//! Cost: parsing copies nothing, and decodes twice; 4 to 8 octets for an object with four new bits,
+//! among hundreds of others.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -28,9 +29,9 @@
 //! | 30 | 2 | number of bits that are clear |
 //! | 32 | … | the set bits, then the clear ones, both in ascending order |
 //!
-//! The first bit of either kind is its number, each other one the distance from the one before, at
-//! least 1: seven bits to an octet, the least significant first, with the top bit set in all octets
-//! but the last, in as few octets as possible. If a bit is of both kinds, it is clear.
+//! The first bit of each kind is coded as its number, every further bit as the distance from the
+//! preceding bit, at least 1: seven bits per octet, the least significant first, with the top bit
+//! set in all octets except the last, in as few octets as possible. A bit of both kinds is clear.
 
 use std::cmp::Reverse;
 
@@ -39,15 +40,15 @@ use crate::icp::{HEADER_BYTES, Header, Ignored};
 use crate::key::HASHES;
 use crate::octets::Octets;
 
-/// ICP's opcode of an update: DIRUPDATE.
+/// ICP opcode for an update: DIRUPDATE.
 pub const OPCODE: u8 = 20;
 
-/// Octets of the largest datagram: with 28 of IP and UDP it fits into a frame of Ethernet.
+/// Maximum datagram size in octets: with 28 octets for IP and UDP it fits into an Ethernet frame.
 pub const DATAGRAM_BYTES_MAX: usize = 1_400;
 
-/// Octets before the coded bits.
+/// Size of the fields before the coded bits, in octets.
 const FIXED_BYTES: usize = HEADER_BYTES + 12;
-/// Most octets of a coded bit.
+/// Maximum size of a coded bit in octets.
 const CODED_BYTES_MAX: usize = 5;
 
 const FUNCTION_COUNT: u16 = 4;
@@ -55,111 +56,111 @@ const FUNCTION_BITS: u16 = 32;
 const _: () = assert!(FUNCTION_COUNT as usize == HASHES);
 const _: () = assert!(BITS_MAX <= 1 << (7 * CODED_BYTES_MAX));
 
-/// Beside the number of a bit: the bit is set.
+/// Flag added to a bit number: the bit is set.
 const IS_SET: u32 = 1 << 31;
 const _: () = assert!(BITS_MAX <= IS_SET as u64);
 
-/// One bit of a filter and its value now.
+/// A bit of a filter and the new value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flip {
-    /// The number of the bit; below 2^31.
+    /// Bit number; below 2^31.
     pub bit: u32,
-    /// What it is.
+    /// New value.
     pub value: Bit,
 }
 
-/// Where an update stands in the sender's sequence.
+/// The position of an update in the sender's sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position {
-    /// Changes when the sender builds its filter from nothing or in another size.
+    /// Changes when the sender builds the filter anew or with another size.
     pub epoch: u32,
-    /// One more for each datagram; wraps around.
+    /// Incremented for each datagram; wraps around.
     pub serial: u32,
 }
 
-/// What a receiver does with an update, having applied all up to some position.
+/// How a receiver handles an update, after it has applied all updates up to some position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// It is the next one: apply it.
+    /// The update is the next: apply it.
     Next,
-    /// It, or a later one, was applied before: drop it.
+    /// This update, or a later update, was already applied: drop it.
     Old,
-    /// Updates are missing between, or the filter is another one: fetch the whole digest.
+    /// Updates are missing, or the sender has a new filter: fetch the whole digest.
     Gap,
 }
 
-/// A datagram that was understood.
+/// A parsed update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Update<'a> {
     position: Position,
     filter_bits: u32,
-    /// Not read yet.
+    /// Coded bits, not decoded.
     coded: Coded<'a>,
 }
 
-/// The bits of an update, decoded from front to back. Ends early where the octets are no code.
+/// The bits of an update, decoded in sequence. Stops early if the octets are not a valid code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Coded<'a> {
     set: u16,
     clear: u16,
-    /// The bit before of the same kind.
+    /// The preceding bit of the same kind.
     before: Option<u32>,
     octets: Octets<'a>,
 }
 
-/// Changes of a filter that are being put into datagrams.
+/// Changes of a filter to be encoded into datagrams.
 #[derive(Clone, Debug)]
 pub struct Changes {
     size: Size,
-    /// The bits that are in no datagram yet, in the order in which they are sent, from the end;
-    /// with [`IS_SET`] those that are set.
+    /// The bits that are not yet in a datagram, in reverse order of sending; set bits are flagged
+    /// with [`IS_SET`].
     left: Vec<u32>,
 }
 
-/// Why an update is not used. The caller counts it and says nothing to the sender.
+/// Why an update is rejected. The caller counts it and sends no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// It is no ICP message, or no update.
+    /// The datagram is not an ICP message, or not an update.
     #[error(transparent)]
     Icp(#[from] Ignored),
-    /// It is larger than [`DATAGRAM_BYTES_MAX`].
+    /// The datagram is larger than [`DATAGRAM_BYTES_MAX`].
     #[error("the update is longer than {DATAGRAM_BYTES_MAX} octets")]
     TooLong,
-    /// It was made for other hash functions than the four of 32 bits.
+    /// The update is for other hash functions than the four with 32 bits.
     #[error("an update for {count} hash functions of {bits} bits")]
     Functions {
-        /// Their number.
+        /// Number of functions.
         count: u16,
-        /// Bits of each.
+        /// Bits per function.
         bits: u16,
     },
-    /// The datagram does not have as many bits as it says, or more, or not in the only right code.
+    /// The datagram has fewer or more bits than stated, or they are not in the shortest code.
     #[error("an update of {set} set and {clear} clear bits, which the datagram does not have")]
     Coding {
-        /// Number of set bits that it says.
+        /// Stated number of set bits.
         set: u16,
-        /// Number of clear bits.
+        /// Stated number of clear bits.
         clear: u16,
     },
-    /// A bit that a filter of the size in the update does not have.
+    /// A bit is outside a filter of the stated size.
     #[error("an update of bit {bit} in a filter of {filter_bits} bits")]
     Bit {
-        /// Its number.
+        /// Bit number.
         bit: u32,
-        /// The filter's size.
+        /// Size of the filter.
         filter_bits: u32,
     },
 }
 
-/// The filter has another size than the update is for: its sender has a new one, whose digest must
-/// be fetched.
+/// The filter size differs from the size in the update: the sender has a new filter, so its digest
+/// must be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an update for a filter of {theirs} bits, where the copy has {ours}")]
 pub struct OtherSize {
-    /// Bits that the update says.
+    /// Number of bits in the update.
     pub theirs: u32,
-    /// Bits of the copy.
+    /// Number of bits in the copy.
     pub ours: u32,
 }
 
@@ -173,8 +174,8 @@ impl Position {
         }
     }
 
-    /// What to do with an update at `position` when all up to `self` were applied. Half of all
-    /// serial numbers lie behind and half ahead (as in RFC 1982).
+    /// How to handle an update at `position` when all up to `self` were applied. Half of all serial
+    /// numbers count as older and half as newer (as in RFC 1982).
     pub fn step_to(self, position: Position) -> Step {
         if position == self.next() {
             return Step::Next;
@@ -233,24 +234,24 @@ pub fn parse(datagram: &[u8]) -> Result<Update<'_>, Refused> {
 }
 
 impl Update<'_> {
-    /// Its place among the sender's updates.
+    /// Position in the sender's sequence.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Bits of the filter that it is for.
+    /// Number of bits in the filter that the update is for.
     pub fn filter_bits(&self) -> u32 {
         self.filter_bits
     }
 
-    /// The bits that it names: those that are set, then those that are clear. If a bit is both, the
-    /// latter counts.
+    /// The bits in the update: first the set bits, then the clear bits. If a bit occurs twice, the
+    /// later value counts.
     pub fn flips(&self) -> impl Iterator<Item = Flip> {
         self.coded
     }
 
-    /// Gives the bits of `filter` their values; returns how many were different. An error if the
-    /// filter has another size; then nothing was changed.
+    /// Applies the bits to `filter`; returns how many have changed. An error if the filter has
+    /// another size; then nothing is changed.
     pub fn apply(&self, filter: &mut Filter) -> Result<usize, OtherSize> {
         let ours = filter.size().bits();
         if self.filter_bits != ours {
@@ -282,17 +283,17 @@ impl Iterator for Coded<'_> {
             Some(before) => before.checked_add(distance)?,
         };
         *left -= 1;
-        // The clear bits begin anew.
+        // The clear bits start again from 0.
         self.before = (value == Bit::Clear || self.set > 0).then_some(bit);
         Some(Flip { bit, value })
     }
 }
 
 impl Changes {
-    /// Changes of these bits of a filter of `size` to what they are now by `value_of`. Bits that
-    /// the filter does not have are left out, and none is sent twice.
+    /// Changes of these bits in a filter of `size`, with the current values from `value_of`. Bits
+    /// outside the filter are dropped, and no bit is sent twice.
     ///
-    /// Cost: two sorts, and no memory beside that of `bits`.
+    /// Cost: two sorts, and no memory besides `bits`.
     pub fn new(size: Size, mut bits: Vec<u32>, value_of: impl Fn(u32) -> Bit) -> Changes {
         bits.retain(|bit| *bit < size.bits());
         bits.sort_unstable();
@@ -302,18 +303,18 @@ impl Changes {
                 *bit |= IS_SET;
             }
         }
-        // The next one is taken from the end.
+        // Bits are popped from the end.
         bits.sort_unstable_by_key(|bit| (*bit & IS_SET, Reverse(*bit)));
         Changes { size, left: bits }
     }
 
-    /// How many bits are in no datagram yet.
+    /// Number of bits that are not yet in a datagram.
     pub fn left(&self) -> usize {
         self.left.len()
     }
 
-    /// The datagram at `position`, with as many of the changes as it has room for. Without changes
-    /// it announces the position alone.
+    /// Builds the datagram at `position`, with as many changes as fit. Without changes it announces
+    /// only the position.
     pub fn datagram(&mut self, position: Position) -> Vec<u8> {
         let mut coded = Vec::new();
         let (mut set, mut clear) = (0_u16, 0_u16);
@@ -349,10 +350,10 @@ impl Changes {
     }
 }
 
-/// The bits in which two filters of one size differ, with their values in the newer: what updates
-/// have to say after a filter was built anew. `None` if the sizes differ; then an epoch begins.
+/// The bits in which two filters of the same size differ, with the newer values: these are the
+/// updates to send after a filter was rebuilt. `None` if the sizes differ; then a new epoch starts.
 ///
-/// Cost: one comparison for each octet of the filters.
+/// Cost: one comparison per octet.
 pub fn differences(old: &Filter, new: &Filter) -> Option<impl Iterator<Item = Flip>> {
     let octets = old.octets().iter().zip(new.octets());
     let flips = (0_u32..)
@@ -376,8 +377,8 @@ pub fn differences(old: &Filter, new: &Filter) -> Option<impl Iterator<Item = Fl
     (old.size().bits() == new.size().bits()).then_some(flips)
 }
 
-/// Reads a number in seven bits to an octet; `None` if it is cut off, too large, or longer than it
-/// need be.
+/// Decodes a number with seven bits per octet; `None` if it is truncated, too large, or longer than
+/// necessary.
 fn read_number(octets: &mut Octets<'_>) -> Option<u32> {
     let mut number = 0_u64;
     for n in 0..CODED_BYTES_MAX {
@@ -399,10 +400,10 @@ fn write_number(mut number: u32, octets: &mut Vec<u8>) {
     octets.push(number.to_le_bytes()[0]);
 }
 
-/// In an octet of a number: another one follows.
+/// Flag in an octet of a number: another octet follows.
 const MORE: u8 = 1 << 7;
 
-/// The fields between ICP's header and the coded bits, not checked.
+/// The unchecked fields between the ICP header and the coded bits.
 struct Fields {
     count: u16,
     bits: u16,

@@ -1,14 +1,14 @@
-//! The access log: one line for each request, and for each tunnel at its end.
+//! The access log: one line for each request, and for each tunnel when it closes.
 //!
-//! Workers write lines into a buffer of their own. A thread collects the buffers ten times a
-//! second, or as soon as one holds 32 KiB, and sleeps while there are no requests. So a request
-//! pays for formatting its line and an uncontended lock, never for a write or a wake-up.
+//! Each worker writes lines into a separate buffer. A thread collects the buffers ten times a
+//! second, or as soon as a buffer holds 32 KiB, and sleeps while there are no requests. Therefore a
+//! request pays for formatting a line and for an uncontended lock, never for a write or a wake-up.
 //!
 //! Called by `request` and `connect` with a [`LogEntry`], by `server` on signals, by `metrics`.
 //!
 //! Invariants: lines that wait to be written take at most 1 MiB; lines that do not fit are dropped
 //! and counted. A full disk stops the log, not the proxy. The lines of all workers are in the order
-//! in which their requests ended, unless the clock is set back.
+//! in which the requests finished, unless the clock is set back.
 
 mod entry;
 mod escape;
@@ -37,7 +37,7 @@ pub(crate) struct AccessLogger {
     style: LineStyle,
     clock: Option<Arc<Clock>>,
     writer_thread: Option<Thread>,
-    /// Closed by the thread when it ends.
+    /// The thread closes this channel when it stops.
     ended: Option<Mutex<mpsc::Receiver<()>>>,
     queue_bytes: usize,
 }
@@ -54,7 +54,7 @@ impl AccessLogger {
             },
             target: match settings.startup.mode {
                 Mode::Forward => TargetForm::Absolute,
-                // With several sites the path alone does not say which one.
+                // With several sites the path does not identify the site.
                 Mode::Reverse if settings.reloadable.sites.all().len() > 1 => TargetForm::Absolute,
                 Mode::Reverse => TargetForm::Path,
             },
@@ -78,7 +78,7 @@ impl AccessLogger {
         Self::start_with(sink, style, clock, queue_bytes)
     }
 
-    /// Whether the log of `settings` could be opened; neither opens nor creates it.
+    /// Checks that the log of `settings` could be opened; neither opens nor creates it.
     pub(crate) fn check(settings: &Settings) -> io::Result<()> {
         match &settings.startup.access_log {
             settings::AccessLog::None | settings::AccessLog::Stdout => Ok(()),
@@ -86,7 +86,7 @@ impl AccessLogger {
         }
     }
 
-    /// No log.
+    /// Returns a logger that writes nothing.
     pub(crate) fn none() -> Self {
         let style = LineStyle {
             format: LogFormat::default(),
@@ -129,7 +129,7 @@ impl AccessLogger {
         })
     }
 
-    /// The buffer of one worker; to be called once by each.
+    /// Creates the buffer of a worker; each worker must call it once.
     pub(crate) fn worker(&self) -> WorkerLog {
         let (Some(shared), Some(clock), Some(writer_thread)) =
             (&self.shared, &self.clock, &self.writer_thread)
@@ -162,7 +162,7 @@ impl AccessLogger {
         }
     }
 
-    /// Counts since the start.
+    /// Returns the counts since the start.
     pub(crate) fn figures(&self) -> LogFigures {
         let Some(shared) = &self.shared else {
             return LogFigures::default();
@@ -175,15 +175,15 @@ impl AccessLogger {
         }
     }
 
-    /// Writes the waiting lines and ends the thread; gives up if the reader of a pipe is stuck.
+    /// Writes the waiting lines and stops the thread; gives up if the reader of a pipe is stuck.
     pub(crate) fn stop(&self) {
         if let (Some(shared), Some(writer_thread), Some(ended)) =
             (&self.shared, &self.writer_thread, &self.ended)
         {
             shared.stop.store(true, Relaxed);
             writer_thread.unpark();
-            // An error means that the thread has ended, or that the time is over; neither needs an
-            // action.
+            // An error means that the thread has stopped, or that the time is over; neither needs
+            // an action.
             let _ = lock(ended).recv_timeout(STOP_TIME);
         }
     }
@@ -204,31 +204,32 @@ pub(crate) struct LogFigures {
     pub(crate) dropped: u64,
     /// Writes and reopenings that failed.
     pub(crate) failures: u64,
-    /// Whether the log has stopped after a failure.
+    /// True if the log has stopped after a failure.
     pub(crate) stopped: bool,
 }
 
-/// One worker's handle of the log.
+/// Handle of a worker to the log.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerLog {
     buffer: Option<Arc<WorkerBuffer>>,
 }
 
 impl WorkerLog {
-    /// Whether lines are written anywhere.
+    /// Returns true if lines are written anywhere.
     pub(crate) fn is_written(&self) -> bool {
         self.buffer.is_some()
     }
 
-    /// Appends one line about a request that ends now; waits at most while another line is written
-    /// or the buffers are emptied.
+    /// Appends a line about a request that has just finished. Waits at most while another line is
+    /// written or the buffers are emptied.
     pub(crate) fn write(&self, entry: &LogEntry<'_>) {
         let Some(buffer) = &self.buffer else { return };
         let (before, after) = {
             let mut guard = lock(&buffer.pending);
             let PendingLines { lines, formatter } = &mut *guard;
             let before = lines.bytes();
-            // Under the lock: the order of lines depends on it (`LogWriterThread::collect`).
+            // Read under the lock, because the order of lines depends on it
+            // (`LogWriterThread::collect`).
             let end = buffer.clock.now();
             lines.push(end, |text| formatter.push(text, entry, end));
             if lines.bytes() > buffer.queue_bytes {
@@ -239,8 +240,9 @@ impl WorkerLog {
         };
         let full = before < WAKE_BYTES && after >= WAKE_BYTES;
         // Relaxed is enough, because the writer thread sets `asleep` before it locks each buffer
-        // for the last time. If it locks this one after us, it finds our line. If it locked it
-        // before us, our lock makes its store to `asleep` visible here, and we wake it.
+        // for the last time. If the thread locks this buffer after us, it finds our line. If it
+        // locked the buffer before us, our lock makes the store to `asleep` visible here, and we
+        // wake the thread.
         if full || buffer.shared.asleep.load(Relaxed) && buffer.shared.asleep.swap(false, Relaxed) {
             buffer.writer_thread.unpark();
         }
@@ -258,9 +260,9 @@ struct WorkerBuffer {
 
 /// Maximum size of all lines that the thread has not collected.
 const QUEUE_BYTES: usize = 1 << 20;
-/// A buffer of this size is collected at once; about 200 lines.
+/// Size at which a buffer is collected at once; about 200 lines.
 const WAKE_BYTES: usize = 32 << 10;
-/// How long the end of the process waits for a stuck reader of the log.
+/// How long the process waits for a stuck reader of the log when it stops.
 const STOP_TIME: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

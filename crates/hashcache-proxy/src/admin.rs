@@ -1,14 +1,14 @@
 //! The admin listener: metrics, health and figures, for operators and their monitoring.
 //!
-//! Started by `server` on a bound listener, by default on loopback. Answers `/`, `/metrics`,
-//! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`, which change nothing;
-//! `/dashboard` and `/-/view`, which name sites and clients and need the token from other machines;
-//! `/-/explain`, which needs the token from other machines and where one is configured; and only
-//! with the token `/-/list` and `POST` to `/-/purge` and `/-/offline`.
+//! Started by `server` on a bound listener, by default on loopback. Read-only: `/`, `/metrics`,
+//! `/stats`, `/-/links`, `/-/healthy`, `/-/ready` and `/-/offline`. `/dashboard` and `/-/view` name
+//! sites and clients, so other machines need the token. `/-/explain` needs the token from other
+//! machines, and from this machine if a token is configured. `/-/list` and `POST` to `/-/purge` and
+//! `/-/offline` always need the token.
 //!
-//! Invariants: a page of a foreign site cannot read this through a browser on this machine (DNS
-//! rebinding): Host must be a loopback name, a loopback address or the address of the connection.
-//! Connections are few, and each ends within a minute.
+//! Invariants: a foreign site's page cannot read this through a browser on this machine (DNS
+//! rebinding), because Host must be a loopback name, a loopback address or the address of the
+//! connection. The number of connections is limited, and each closes within a minute.
 
 mod access;
 mod answer;
@@ -51,7 +51,7 @@ use crate::inventory::Inventory;
 use crate::metrics::{Detail, Exposition};
 use crate::page::{self, PageReader};
 
-/// The state of the admin listener.
+/// Admin listener state.
 #[derive(Debug)]
 pub(crate) struct Admin {
     exposition: Exposition,
@@ -64,7 +64,8 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Serves these figures, the dashboard, and changes for clients with the token in `token_file`.
+    /// Creates the listener with these figures, the dashboard, and changes for clients with the
+    /// token in `token_file`.
     pub(crate) fn new(
         (exposition, dashboard): (Exposition, Arc<Dashboard>),
         line: Arc<Line>,
@@ -109,12 +110,12 @@ impl Admin {
         }
     }
 
-    /// From now on `/-/ready` fails: the process is about to end.
+    /// Makes `/-/ready` fail, because the process is about to stop.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Relaxed);
     }
 
-    /// Serves `listener` until dropped; connections end with it.
+    /// Serves `listener` until dropped; the connections are closed then.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) -> Infallible {
         let mut connections = JoinSet::new();
         let mut open: Vec<OpenConnection> = Vec::new();
@@ -123,8 +124,8 @@ impl Admin {
                 Ok((stream, client)) => {
                     while connections.try_join_next().is_some() {}
                     open.retain(|it| !it.task.is_finished());
-                    // At the limit, the connection that was quiet for the longest time is closed:
-                    // idle connections must not keep a monitor waiting.
+                    // At the limit, close the connection that was quiet for the longest time,
+                    // because idle connections must not keep a monitor waiting.
                     let quiet = (0..open.len()).min_by_key(|at| open[*at].active());
                     let quiet = quiet.filter(|at| {
                         let long = open[*at].active().elapsed() >= QUIET_TIME;
@@ -140,7 +141,7 @@ impl Admin {
                     let task = connections.spawn(connection);
                     open.push(OpenConnection { task, active });
                 }
-                // Out of descriptors, or a client that has already left: retrying at once would
+                // Out of descriptors, or the client has already left: an immediate retry would
                 // spin.
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept an admin connection");
@@ -184,11 +185,11 @@ impl Admin {
             .max_headers(HEAD_FIELDS)
             .max_buf_size(HEAD_BYTES)
             .serve_connection(TokioIo::new(stream), service);
-        // The client has left, or has used up its time; there is no one to report that to.
+        // The client has left, or the time is over; nobody needs the error.
         let _ = tokio::time::timeout(CONNECTION_TIME, connection).await;
     }
 
-    /// The response to a request that reached our address `local` but names another host.
+    /// Refuses a request that reached our address `local` but names another host.
     fn refusal(&self, head: &http::request::Parts, local: SocketAddr) -> Option<Response<Bytes>> {
         match authority(head) {
             RequestAuthority::Named(authority) if is_ours(authority, local.ip()) => None,
@@ -208,7 +209,7 @@ impl Admin {
         }
     }
 
-    /// The answer to a request that changes something, from the client at `client`.
+    /// Returns the response to a request for a change, from the client at `client`.
     async fn change(
         &self,
         head: &http::request::Parts,
@@ -222,17 +223,17 @@ impl Admin {
         }
     }
 
-    /// The answer to a question about requests or the store, if it is one.
+    /// Returns the response to an explain or list request, or `None` for another path.
     async fn view(&self, head: &http::request::Parts, client: IpAddr) -> Option<Response<Bytes>> {
         self.views.as_ref()?.answer(head, client).await
     }
 
-    /// The answer to one request for a page from the client at `client`.
+    /// Returns the response to a request for a page, from the client at `client`.
     fn answer(&self, head: &http::request::Parts, client: IpAddr) -> Response<Bytes> {
         if head.method != Method::GET && head.method != Method::HEAD {
             return not_allowed("GET, HEAD");
         }
-        // Names are for those who may see the dashboard.
+        // Only clients that may see the dashboard get names.
         let detail = || match self.dashboard_refusal(head, client) {
             None => Detail::Names,
             Some(_) => Detail::Figures,
@@ -247,13 +248,13 @@ impl Admin {
             "/-/ready" => self.ready(),
             offline::PATH => json_page(StatusCode::OK, &offline::state(&self.switch.line)),
             purge::PATH => not_allowed("POST"),
-            // `view` has answered a GET.
+            // `view` has already answered a GET.
             views::EXPLAIN | views::LIST => not_allowed("GET"),
             _ => plain(StatusCode::NOT_FOUND, "no such page; see /\n".to_owned()),
         }
     }
 
-    /// A page of the dashboard, or a figure of it, for the client at `client`.
+    /// Returns a page or the figures of the dashboard, for the client at `client`.
     fn dashboard(&self, head: &http::request::Parts, client: IpAddr) -> Response<Bytes> {
         if let Some(refusal) = self.dashboard_refusal(head, client) {
             return refusal;
@@ -266,7 +267,7 @@ impl Admin {
         }
     }
 
-    /// The stream of the dashboard's figures.
+    /// Returns the stream with the dashboard's figures.
     fn events(&self, head: &http::request::Parts, client: IpAddr) -> Response<AdminBody> {
         let refusal = match head.method {
             Method::GET => self.dashboard_refusal(head, client),
@@ -299,7 +300,7 @@ impl Admin {
         typed(StatusCode::OK, OPENMETRICS, text)
     }
 
-    /// Ready even without its store: the proxy still forwards requests.
+    /// Ready even without a store, because the proxy still forwards requests.
     fn ready(&self) -> Response<Bytes> {
         let draining = self.draining.load(Relaxed);
         let status = if draining {
@@ -322,10 +323,10 @@ impl Admin {
     }
 }
 
-/// A connection that is being served.
+/// An open connection.
 struct OpenConnection {
     task: AbortHandle,
-    /// The time of its acceptance, or of its last request.
+    /// Time when it was accepted, or last had a request.
     active: Arc<Mutex<Instant>>,
 }
 
@@ -335,14 +336,15 @@ impl OpenConnection {
     }
 }
 
-/// The authority that a request names.
+/// A request's authority.
 enum RequestAuthority<'a> {
     Named(&'a str),
     Missing,
     Malformed,
 }
 
-/// The target's authority takes precedence over Host; several Host fields count as malformed.
+/// Returns a request's authority. The target's authority takes precedence over Host;
+/// several Host fields are malformed.
 fn authority(head: &http::request::Parts) -> RequestAuthority<'_> {
     let mut hosts = head.headers.get_all(header::HOST).iter();
     let host = match (hosts.next(), hosts.next()) {
@@ -351,7 +353,7 @@ fn authority(head: &http::request::Parts) -> RequestAuthority<'_> {
         (Some(host), None) => host,
     };
     match (head.uri.authority(), host.to_str()) {
-        // Refused by its user name, also beside an authority of ours.
+        // Refused because of the user name, also if the target has our authority.
         (_, Ok(host)) if host.contains('@') => RequestAuthority::Named(host),
         (Some(authority), _) => RequestAuthority::Named(authority.as_str()),
         (None, Ok(host)) => RequestAuthority::Named(host),
@@ -359,8 +361,8 @@ fn authority(head: &http::request::Parts) -> RequestAuthority<'_> {
     }
 }
 
-/// Whether an authority means this machine. The port is ignored: it differs behind a port mapping,
-/// and a foreign page cannot choose its host name by it.
+/// Returns true if an authority means this machine. The port is ignored: it differs behind a port
+/// mapping, and a foreign page cannot choose its host name by the port.
 fn is_ours(authority: &str, local: IpAddr) -> bool {
     let in_brackets = authority
         .strip_prefix('[')
@@ -369,7 +371,7 @@ fn is_ours(authority: &str, local: IpAddr) -> bool {
         Some(split) => split,
         None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
     };
-    // Nothing but a port may follow: `localhost:80@evil.test` is a user name and another host.
+    // Only a port may follow: in `localhost:80@evil.test`, the host is `evil.test`.
     let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
     if !rest.is_empty() && !rest.strip_prefix(':').is_some_and(is_port) {
         return false;
@@ -415,9 +417,9 @@ const PAGE: &str = "/dashboard";
 const SCRIPT: &str = "/dashboard.js";
 const STYLE: &str = "/dashboard.css";
 const EVENTS: &str = "/-/events";
-/// The figures of the dashboard for `hashcache top`.
+/// Path that `hashcache top` reads: the dashboard's figures.
 const VIEW: &str = "/-/view";
-/// The page of `hashcache link status`.
+/// Path that `hashcache link status` reads.
 const LINKS: &str = "/-/links";
 const PATHS: [(&str, &str); 11] = [
     (PAGE, "what the proxy does and saves, by site and client"),
@@ -442,13 +444,13 @@ const PATHS: [(&str, &str); 11] = [
     ("/-/purge", "POST a purge as JSON, with the token"),
 ];
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Connections that are kept. Beyond them the quietest is closed once it was quiet for
-/// [`QUIET_TIME`], and at the maximum in any case.
+/// Number of connections that are always kept. If there are more, the quietest connection is closed
+/// if it was quiet for [`QUIET_TIME`], and at the maximum in any case.
 const CONNECTIONS: usize = 32;
 const CONNECTIONS_MAX: usize = 256;
 const QUIET_TIME: Duration = Duration::from_secs(1);
 const HEAD_FIELDS: usize = 64;
-/// The minimum that hyper allows.
+/// Minimum that hyper allows.
 const HEAD_BYTES: usize = 8 << 10;
 const HEAD_TIME: Duration = Duration::from_secs(5);
 const CONNECTION_TIME: Duration = Duration::from_secs(60);

@@ -1,11 +1,11 @@
-//! What the access rules say of one client, kept from one of its requests to the next.
+//! Access rules for one client, kept between requests.
 //!
-//! Made by `server` for each connection, and by `peers` for each question of a peer; asked by
-//! `request` and `connect` about each request.
+//! Made by `server` for each connection, and by `peers` for each query of a peer; `request` and
+//! `connect` evaluate it for each request.
 //!
-//! Invariant: a reload applies to every request that begins after it, also on a connection that is
-//! kept. Cost: without rules one comparison a request; after a reload the networks of all rules are
-//! compared with the address once.
+//! Invariant: a reload applies to every request that starts after it, also on a connection that
+//! stays open. Cost: without rules one comparison per request; after a reload the networks of all
+//! rules are compared with the address once.
 
 use std::cell::{Ref, RefCell};
 use std::net::IpAddr;
@@ -19,13 +19,13 @@ use hashcache_http::Authority;
 
 use crate::worker::{Common, LiveSettings, Worker};
 
-/// The rules that can match one client.
+/// Rules that can match one client.
 pub(crate) struct ClientAccess {
     address: IpAddr,
     known: RefCell<Known>,
 }
 
-/// What follows from the settings of one generation.
+/// Rules for the client in one generation of the settings.
 struct Known {
     generation: u64,
     rules: ClientRules,
@@ -38,15 +38,15 @@ impl ClientAccess {
         Self { address, known }
     }
 
-    /// Why the client gets nothing at all, if that is so.
+    /// Returns the failure if all requests of the client are refused.
     pub(crate) fn refused(&self, live: &LiveSettings) -> Option<Failure> {
         self.known(live).refused.clone()
     }
 
-    /// What is decided about a request, if the user need not be asked for.
+    /// Returns the decision on a request, or that the decision needs the user.
     ///
     /// # Errors
-    /// The client may not make it.
+    /// The client may not make the request.
     pub(crate) fn permit(
         &self,
         worker: &Worker,
@@ -63,8 +63,8 @@ impl ClientAccess {
         }
     }
 
-    /// Whether a GET may be answered from memory at once, so within no limits. The user is looked
-    /// at only if there are rules.
+    /// Returns true if a GET may be answered from memory at once, which requires that no limits
+    /// apply. `user` is evaluated only if there are rules.
     pub(crate) fn permits_stored<'a>(
         &self,
         worker: &Worker,
@@ -81,19 +81,19 @@ impl ClientAccess {
         })
     }
 
-    /// The limits that rules may set for requests of this user, one bit each.
+    /// Returns the limits that rules may set for requests of this user, one bit each.
     pub(crate) fn limits_of(&self, live: &LiveSettings, user: RequestUser<'_>) -> u64 {
         live.settings
             .access
             .limits_of(&self.known(live).rules, user)
     }
 
-    /// Whether a rule that is about hosts can refuse the client a tunnel.
+    /// Returns true if a rule for hosts can refuse the client a tunnel.
     pub(crate) fn judges_hosts(&self, live: &LiveSettings) -> bool {
         live.settings.access.judge_hosts(&self.known(live).rules)
     }
 
-    /// Whether a request of some method, now or later, may need the user.
+    /// Returns true if a request of some method, now or later, may need the user.
     pub(crate) fn may_need_user(&self, live: &LiveSettings, authority: &Authority) -> bool {
         let in_list = |list, host: &HostHashes| live.lists.has(list, host);
         let there = (&authority.host, authority.port);
@@ -103,7 +103,8 @@ impl ClientAccess {
             .may_need_user(&known.rules, there, in_list)
     }
 
-    /// Whether a rule says, for some user at some time, that TLS to this host never ends here.
+    /// Returns true if a rule, for some user at some time, keeps TLS to this host from being
+    /// intercepted.
     pub(crate) fn may_be_tunnel(&self, live: &LiveSettings, authority: &Authority) -> bool {
         let in_list = |list, host: &HostHashes| live.lists.has(list, host);
         let there = (&authority.host, authority.port);
@@ -113,8 +114,8 @@ impl ClientAccess {
             .may_be_tunnel(&known.rules, there, in_list)
     }
 
-    /// What is decided about a GET that a peer asks about before it sends it. The rules of this
-    /// minute are chosen for each such question: no core answers it, and there are few.
+    /// Returns the action for a GET that a peer announces by a query. The rules of this minute are
+    /// selected for each query, because no core handles it and queries are few.
     pub(crate) fn of_query(&self, common: &Common, authority: &Authority) -> AccessAction {
         let live = common.live();
         let timed = live.rules_at(common.clock.now().seconds());
@@ -176,7 +177,7 @@ impl Known {
     }
 }
 
-/// The failure of a refused request.
+/// Returns the failure of a refused request.
 pub(crate) fn failure(live: &LiveSettings, client: IpAddr, decision: Decision) -> Failure {
     let Some(rule) = decision.rule else {
         return Failure::ClientDenied { client };

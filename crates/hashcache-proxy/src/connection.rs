@@ -1,7 +1,7 @@
-//! A client's connection, as its requests see it.
+//! A client connection, as its requests see it.
 //!
 //! Made by `server` for every connection (in HTTP/2 for every stream), and by `connect` for an
-//! intercepted one; read by `request`.
+//! intercepted connection; read by `request`.
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use crate::client_access::ClientAccess;
 use crate::worker::{LiveSettings, Worker};
 
-/// One client's connection, as its requests see it; in HTTP/2, one stream of it.
+/// A client connection, as its requests see it; in HTTP/2, a stream.
 #[derive(Clone)]
 pub(crate) struct Connection {
     pub(crate) worker: Rc<Worker>,
@@ -39,47 +39,48 @@ pub(crate) struct Connection {
     pub(crate) allowance: Allowance,
     pub(crate) client: SocketAddr,
     pub(crate) local: SocketAddr,
-    /// The server that the client has connected to, if the network has sent the connection here.
+    /// The server that the client connected to, if the network redirected the connection to this
+    /// proxy.
     pub(crate) destination: Option<SocketAddr>,
     /// The client's scheme: https over TLS.
     pub(crate) scheme: Scheme,
-    /// What the access rules say of the client.
+    /// Access rules for the client.
     pub(crate) access: Rc<ClientAccess>,
-    /// The host whose TLS ends here, if the connection is intercepted.
+    /// The host for which this proxy terminates TLS, if the connection is intercepted.
     pub(crate) intercepted: Option<Rc<InterceptedFor>>,
-    /// The child whose link it is.
+    /// The child, if this is a child's link.
     pub(crate) child: Option<Rc<LinkedChild>>,
-    /// Connections to upstream on which this client has logged in.
+    /// Upstream connections on which this client has logged in.
     pub(crate) pins: Pins,
-    /// Becomes true when the connection must end after the current request.
+    /// Becomes true when the connection must be closed after the current request.
     pub(crate) stopping: watch::Receiver<bool>,
-    /// Becomes true when tunnels must end.
+    /// Becomes true when tunnels must be closed.
     pub(crate) drained: watch::Receiver<bool>,
     /// Serves the protocol inside an intercepted connection.
     pub(crate) serve_inside: ServeInside,
 }
 
-/// Whether a client may be asked for a login, as far as the form of its request tells.
+/// Tells whether the form of a request allows a login challenge to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MayAsk {
     Yes,
     No,
 }
 
-/// A child, and how its link is served.
+/// A child, and the settings of the link.
 pub(crate) struct LinkedChild {
     pub(crate) pin: KeyPin,
     pub(crate) limits: Rc<Limits>,
     pub(crate) kind: Http2Kind,
-    /// What was sent to it.
+    /// Objects that were sent to the child.
     pub(crate) sent: Option<Arc<SentTo>>,
-    /// What the connection holds, outside of its share and in it. Every stream of it has this value
-    /// too, and may outlast the socket.
+    /// Memory that the connection holds, outside the child's share and in it. Every stream has this
+    /// value too, because a stream may outlast the socket.
     _memory: (Reservation, ShareReservation),
 }
 
 impl LinkedChild {
-    /// The child with the key `pin`; `memory` is that of its connection.
+    /// The child with the key `pin`; `memory` belongs to the connection.
     pub(crate) fn new(
         pin: KeyPin,
         limits: Rc<Limits>,
@@ -97,9 +98,9 @@ impl LinkedChild {
     }
 }
 
-/// Serves a byte stream in a protocol until it ends; its requests belong to the [`Connection`]. It
-/// is a function pointer set by `server`, because `connect` lies below `server`. The future is
-/// boxed: through the requests inside, it contains futures of its own type.
+/// Serves a byte stream in a protocol until the stream closes; the requests in it belong to the
+/// [`Connection`]. This is a function pointer set by `server`, because `connect` is a layer below
+/// `server`. The future is boxed, because the requests inside contain futures of the same type.
 pub(crate) type ServeInside = fn(
     Socket,
     Protocol,
@@ -108,7 +109,7 @@ pub(crate) type ServeInside = fn(
 ) -> Pin<Box<dyn Future<Output = Ending>>>;
 
 impl Connection {
-    /// Why this client gets no response, if that is so. A reload may have removed a child.
+    /// Reason to refuse this client, if there is a reason. A reload may have removed a child.
     pub(crate) fn denied(&self) -> Option<Failure> {
         let removed = || Failure::ClientDenied {
             client: self.client.ip(),
@@ -121,21 +122,21 @@ impl Connection {
         (!common.is_child(&child.pin)).then(removed)
     }
 
-    /// Whether the network has sent a connection here that is from this machine or to it: then the
-    /// rules of the network match connections of the proxy itself.
+    /// Returns true if the network redirected a connection here that is from this machine or to it.
+    /// Then the redirection rules also match connections that the proxy itself makes.
     fn is_in_loop(&self) -> bool {
         let is_own = |address| self.worker.common.is_own_address(address);
         self.destination
             .is_some_and(|to| is_own(to.ip()) || is_own(self.client.ip()))
     }
 
-    /// The server that the client has connected to, if the network has sent the connection here and
-    /// no TLS ends here: such requests may name any host.
+    /// The server that the client connected to, if the network redirected the connection here and
+    /// this proxy does not terminate TLS. Requests on such a connection may name any host.
     pub(crate) fn plain_destination(&self) -> Option<SocketAddr> {
         self.destination.filter(|_| self.intercepted.is_none())
     }
 
-    /// The two ends, for servers that want to be told.
+    /// Addresses of both ends, for servers that get a PROXY header (`proxy_protocol_to`).
     pub(crate) fn ends(&self) -> ClientEnds {
         ClientEnds {
             client: self.client,
@@ -143,8 +144,8 @@ impl Connection {
         }
     }
 
-    /// Whether another member has sent a request with these fields. The rules there have decided
-    /// about its client, whose address and login are not known here.
+    /// Returns true if another member sent a request with these fields. That member has already
+    /// applied access rules to the client; the client's address and login are not known here.
     pub(crate) fn is_from_member(&self, fields: &HeaderMap) -> bool {
         let live = self.worker.common.live();
         let Some(members) = live.routes.members() else {
@@ -160,7 +161,7 @@ impl Connection {
         self.intercepted.as_ref()?.user.as_ref()
     }
 
-    /// The user of every request on this connection, if that is known before they are read. A
+    /// The user of every request on this connection, if it is known before the requests are read. A
     /// reload may have removed the user of the CONNECT.
     pub(crate) fn settled_user(&self, live: &LiveSettings) -> Option<&Arc<str>> {
         let user = self.connect_user()?;
@@ -168,7 +169,7 @@ impl Connection {
         users.has(user).then_some(user)
     }
 
-    /// The user of a request without a login.
+    /// The user for a request without a login.
     pub(crate) fn user_without_login<'a>(
         &'a self,
         live: &LiveSettings,
@@ -181,8 +182,8 @@ impl Connection {
         }
     }
 
-    /// Whether a password may be asked for on this connection: nobody else can read it there, and
-    /// the client knows that it speaks to a proxy.
+    /// Returns true if the proxy may send a login challenge on this connection: nobody else can
+    /// read the password there, and the client knows that it speaks to a proxy.
     fn may_ask_for_login(&self, live: &LiveSettings) -> bool {
         let client = self.client.ip();
         self.intercepted.is_none()
@@ -196,17 +197,17 @@ impl Connection {
                     .any(|network| network.contains(client)))
     }
 
-    /// Whether a request is for the host of the self-test while interception is on. Over plain HTTP
-    /// the answer only says that the client uses this proxy.
+    /// Returns true if a request is for the host of the self-test while interception is on. Over
+    /// plain HTTP the answer only shows that the client uses this proxy.
     pub(crate) fn is_self_test(&self, authority: &Authority) -> bool {
         let is_host = matches!(&authority.host, Host::Name(name) if &**name == SELF_TEST_HOST);
         is_host && self.worker.common.live().intercept.is_some()
     }
 
-    /// Whether the client is a peer for which nothing is fetched.
+    /// Returns true if the client is a peer for which this proxy serves stored responses only.
     pub(crate) fn gets_stored_only(&self) -> bool {
         let live = self.worker.common.live();
-        // Most requests end here: few sites have such a peer.
+        // Most requests return here, because few sites have such a peer.
         if !live.routes.has_stored_only_peer() {
             return false;
         }
@@ -214,8 +215,8 @@ impl Connection {
         peer.is_some_and(|peer| peer.settings.misses == PeerMisses::Refused)
     }
 
-    /// The address by which the client is recognised if it is a peer. A child has shown its key,
-    /// and its address says nothing: it may share it with others, and a line between may rewrite
+    /// The address by which the client is recognised if it is a peer. A child is known by a key,
+    /// not by an address: it may share the address with others, and a device between may rewrite
     /// it.
     pub(crate) fn peer_address(&self) -> Option<IpAddr> {
         self.child.is_none().then(|| self.client.ip())
@@ -227,36 +228,37 @@ impl Connection {
         live.routes.peer_at(self.peer_address()?).cloned()
     }
 
-    /// Whether this client may purge in `space`. A child has no right by its address.
+    /// Returns true if this client may purge in `space`. The address of a child gives it no right.
     pub(crate) fn may_purge(&self, space: Space) -> bool {
         self.child.is_none() && self.worker.common.may_purge(self.client.ip(), space)
     }
 }
 
-/// Why the client of an intercepted connection gets nothing of its host. It is told once: a reload
-/// of the page may find another rule, or the line up again.
+/// The reason for refusing all requests on an intercepted connection. It is sent once per
+/// connection, because at the next reload of the page the rules may be different, or the line may
+/// be up again.
 pub(crate) struct RefusedHost {
     failure: Failure,
     was_told: watch::Sender<bool>,
 }
 
 impl RefusedHost {
-    /// The answer to a request. The connection ends after it.
+    /// The failure to send as response. The connection is closed after it.
     pub(crate) fn tell(&self) -> Failure {
         self.was_told.send_replace(true);
         self.failure.clone()
     }
 
-    /// Has the connection end when `outer` becomes true, also if the client was told nothing yet.
-    /// Never returns.
+    /// Closes the connection when `outer` becomes true, even if no response was sent yet. Never
+    /// returns.
     pub(crate) async fn end_with(&self, mut outer: watch::Receiver<bool>) {
-        // An error means that the sender was dropped, so the server has ended.
+        // An error means that the sender was dropped, so the server has stopped.
         let _ = outer.wait_for(|stop| *stop).await;
         self.was_told.send_replace(true);
         std::future::pending::<()>().await;
     }
 
-    /// Becomes true when the connection is to end.
+    /// Becomes true when the connection must be closed.
     pub(crate) fn ending(&self) -> watch::Receiver<bool> {
         self.was_told.subscribe()
     }
@@ -271,9 +273,9 @@ pub(crate) struct InterceptedFor {
     user: Option<Arc<str>>,
     pub(crate) program: ClientProgram,
     pub(crate) has_asked: Cell<bool>,
-    /// The client gets nothing of the host.
+    /// Set if all requests for the host are refused.
     refused: Option<RefusedHost>,
-    /// Memory for TLS and HTTP/2, kept even when another protocol follows.
+    /// Memory for TLS and HTTP/2, held even if another protocol follows.
     _memory: ShareReservation,
 }
 
@@ -295,7 +297,7 @@ impl InterceptedFor {
         }
     }
 
-    /// The same for a client that gets nothing of the host but `failure`.
+    /// Refuses all requests on the connection with `failure`, if there is a failure.
     pub(crate) fn refused(self, failure: Option<Failure>) -> Self {
         Self {
             refused: failure.map(|failure| RefusedHost {
@@ -306,7 +308,7 @@ impl InterceptedFor {
         }
     }
 
-    /// What the client gets, if it is nothing of the host.
+    /// The refusal, if all requests on the connection are refused.
     pub(crate) fn refusal(&self) -> Option<&RefusedHost> {
         self.refused.as_ref()
     }
@@ -316,13 +318,13 @@ impl InterceptedFor {
         self.authority.host_field(Scheme::Https)
     }
 
-    /// Whether the proxy itself answers all requests on it.
+    /// Returns true if the proxy itself answers all requests on the connection.
     pub(crate) fn is_self_test(&self) -> bool {
         self.kind == InterceptKind::SelfTest
     }
 
-    /// Notes that the client trusts our certificate: it has sent a request. Of a refused host
-    /// nothing is learned: there are many, and they need not exist.
+    /// Records that the client trusts our certificate, because it has sent a request. For a refused
+    /// host nothing is recorded: there are many such hosts, and they need not exist.
     pub(crate) fn note_request(&self, worker: &Worker) {
         let counts = !self.is_self_test() && self.refused.is_none();
         if !self.has_asked.replace(true) && counts {

@@ -1,14 +1,15 @@
-//! The stored responses, for operators: a few at a time, at a pace that leaves the disk to others.
+//! Lists the stored responses for operators: a few at a time, at a pace that leaves the disk to
+//! requests.
 //!
-//! `admin` asks for `GET /-/list`, and `hashcache list` prints the answers. Each answer has the
-//! responses that a part of a walk through the store ([`hashcache::Walk`]) has found, and says
-//! where the next question goes on. So a client that stops asking has ended the walk, and nothing
+//! `admin` calls it for `GET /-/list`, and `hashcache list` prints the answers. Each answer has the
+//! responses from a part of a walk through the store ([`hashcache::Walk`]), and the position for
+//! the next question. So a client that stops sending questions has stopped the walk, and no state
 //! is kept between two questions.
 //!
-//! Invariants: an answer takes about [`ANSWER_TIME`] at most, and has at most [`OBJECTS_MAX`]
-//! responses and those of the last steps. One walk is under way at a time; it reads at most a
-//! quarter of the time. The store is read without a trace.
-//! Cost: see `hashcache::Walk`. Reads block, so they run on a thread of their own.
+//! Invariants: an answer takes at most about [`ANSWER_TIME`], and has at most [`OBJECTS_MAX`]
+//! responses plus the responses of the last steps. At most one walk runs at a time; it reads at
+//! most a quarter of the time. The store is read without a trace.
+//! Cost: see `hashcache::Walk`. Reads block, so they run on a separate thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,27 +26,27 @@ use tokio::time::{Instant, sleep};
 
 use crate::worker::Common;
 
-/// Lists what is stored.
+/// Lists the stored responses.
 pub(crate) struct Inventory {
     common: Arc<Common>,
     cache: Cache,
     turn: Semaphore,
 }
 
-/// What is asked for.
+/// Parameters of a list request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InventoryQuestion {
-    /// Only URLs that begin with this one.
+    /// Only URLs that start with this URL.
     prefix: Option<Target>,
-    /// Where an earlier answer has stopped.
+    /// Position at which an earlier answer has stopped.
     from: Option<String>,
 }
 
 impl InventoryQuestion {
-    /// Reads `prefix=URL&from=POSITION`, percent-encoded.
+    /// Parses `prefix=URL&from=POSITION`, percent-encoded.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// Describes the mistake in words.
     pub(crate) fn parse(query: &str) -> Result<Self, String> {
         let mut question = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -82,12 +83,12 @@ impl Inventory {
         }
     }
 
-    /// The next part of the list, as JSON: `objects`, how many were `examined`, which share of the
-    /// store was walked through by then (`done_permille`), and `next`, the position for the next
-    /// question, or null at the end.
+    /// Returns the next part of the list, as JSON: `objects`, the number of `examined` objects, the
+    /// share of the store that the walk has covered (`done_permille`), and `next`, the position for
+    /// the next question, or null at the end.
     ///
     /// # Errors
-    /// What is wrong with the question.
+    /// Describes the mistake in the question.
     pub(crate) async fn answer(&self, question: &InventoryQuestion) -> Result<Value, String> {
         let walk = match &question.from {
             None => Some(self.cache.walk()),
@@ -125,13 +126,13 @@ impl Inventory {
     }
 }
 
-/// What some steps of a walk have found.
+/// Objects that some steps of a walk have found.
 struct Found {
     objects: Vec<WalkedObject>,
     is_over: bool,
 }
 
-/// Takes a few steps.
+/// Takes up to [`STEPS`] steps.
 fn steps(mut walk: Walk) -> (Walk, Found) {
     let mut objects = Vec::new();
     for _ in 0..STEPS {
@@ -145,7 +146,8 @@ fn steps(mut walk: Walk) -> (Walk, Found) {
     (walk, Found { objects, is_over })
 }
 
-/// A stored response as the list shows it; `None`: it is not asked for, or no response.
+/// Returns a stored response for the list; `None` if it does not match the question or is not a
+/// response.
 fn show(question: &InventoryQuestion, object: &WalkedObject, now: UnixTime) -> Option<Value> {
     let (space, target) = target_of_key(&object.name)?;
     if !question.takes(&target) {
@@ -184,14 +186,14 @@ fn show(question: &InventoryQuestion, object: &WalkedObject, now: UnixTime) -> O
     }))
 }
 
-/// Bytes of a field that are shown: an answer has to fit into memory.
+/// Maximum shown bytes of a field, because an answer has to fit in memory.
 const FIELD_MAX: usize = 256;
-/// Steps that are taken in a row: so many reads, seldom more.
+/// Steps in a row: as many reads, seldom more.
 const STEPS: usize = 16;
-/// Pauses are so many times as long as the reads before them.
+/// Pauses are this many times as long as the reads before them.
 const PAUSES_PER_READ: u32 = 3;
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Responses in one answer; a few more, if the last steps find several.
+/// Maximum number of responses in an answer; a few more, if the last steps find several.
 const OBJECTS_MAX: usize = 500;
 const ANSWER_TIME: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
-//! The log entry of a request, built while the request is answered.
+//! Builds the log entry of a request while the request is answered.
 //!
 //! Invariant: the entry is written when the last byte of the response was sent, or when it is
-//! certain that it never will be.
+//! certain that this will never happen.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -43,7 +43,7 @@ pub(crate) struct LogEntryBuilder {
     user_agent: Option<HeaderValue>,
     referer: Option<HeaderValue>,
     byte_count: ByteCount,
-    /// A tunnel has taken the entry over and writes it.
+    /// True if a tunnel has taken the entry over and writes it.
     handed_over: bool,
 }
 
@@ -86,12 +86,12 @@ impl LogEntryBuilder {
         self.id
     }
 
-    /// Host of the server that had to answer: of a mirror, the registry's.
+    /// Returns the host of the upstream server: for a mirror, the registry's host.
     pub(crate) fn server(&self) -> &str {
         self.registry.as_deref().unwrap_or(&self.authority)
     }
 
-    /// Sets the resource of the registry that a request for a mirror is about.
+    /// Sets the resource of the registry that a request for a mirror means.
     pub(crate) fn set_registry(&mut self, target: &Target) {
         self.registry = Some(target.authority.host_field(target.scheme));
     }
@@ -100,14 +100,14 @@ impl LogEntryBuilder {
         self.authority = authority;
     }
 
-    /// Sets the target; `scheme` is that of the URL in the client's view.
+    /// Sets the target; `scheme` is the scheme in the client's view.
     pub(crate) fn set_target(&mut self, target: &Target, scheme: Scheme) {
         self.authority = target.authority.host_field(target.scheme);
         self.scheme = scheme;
         self.path = target.path_and_query.clone();
     }
 
-    /// Sets the client, if another one than the peer of the connection sent the request.
+    /// Sets the client, if it is not the peer of the connection.
     pub(crate) fn set_client(&mut self, client: SocketAddr) {
         self.client = client;
     }
@@ -128,7 +128,7 @@ impl LogEntryBuilder {
         self.next_hop = next_hop;
     }
 
-    /// Counts the bytes received from upstream for this request.
+    /// Returns the counter of bytes received from upstream for this request.
     pub(crate) fn byte_count(&self) -> ByteCount {
         Rc::clone(&self.byte_count)
     }
@@ -140,12 +140,12 @@ impl LogEntryBuilder {
         }
     }
 
-    /// Notes a failure although the request was answered.
+    /// Sets an error although the request was answered.
     pub(crate) fn set_error(&mut self, failure: &Failure) {
         self.error = Some(failure.slug());
     }
 
-    /// The entry of the tunnel that opens now; the builder's own entry is not written.
+    /// Returns the entry of the tunnel that opens now; the builder's own entry is not written then.
     pub(crate) fn begin_tunnel(&mut self) -> TunnelEntryBuilder {
         self.handed_over = true;
         TunnelEntryBuilder {
@@ -169,7 +169,7 @@ impl LogEntryBuilder {
         }
     }
 
-    /// Writes the entry when `response` was sent; `counted` of its bytes are in the metrics by
+    /// Writes the entry when `response` was sent; `counted` of the sent bytes are in the metrics by
     /// then.
     pub(crate) fn finish<B>(
         self,
@@ -182,7 +182,8 @@ impl LogEntryBuilder {
         }
         let worker = Rc::clone(&connection.worker);
         let status = response.status().as_u16();
-        // Copied: the field would keep its whole head for as long as a slow client takes.
+        // Copied, because the field would keep the whole head in memory for as long as a slow
+        // client takes.
         let content_type = response.headers().get(CONTENT_TYPE);
         let content_type = content_type.map(|value| Box::<[u8]>::from(value.as_bytes()));
         let first_byte = self.received.elapsed();
@@ -218,7 +219,7 @@ impl LogEntryBuilder {
     }
 }
 
-/// What the log says of a plain request that was answered from memory.
+/// Log entry of a plain request that was answered from memory.
 pub(crate) struct MemoryHitEntry<'a> {
     pub(crate) version: Version,
     pub(crate) received: Instant,
@@ -230,7 +231,8 @@ pub(crate) struct MemoryHitEntry<'a> {
 }
 
 impl MemoryHitEntry<'_> {
-    /// Writes the entry when the response was sent. Texts are copied only if there is a log.
+    /// Returns the callback that writes the entry when the response was sent. Text is copied only
+    /// if there is a log.
     pub(crate) fn on_sent(self, connection: &Connection) -> OnSent {
         let (id, start) = (RequestId::fresh(), connection.worker.common.clock.now());
         let first_byte = self.received.elapsed();
@@ -318,8 +320,8 @@ pub(crate) struct TunnelEntryBuilder {
 }
 
 impl TunnelEntryBuilder {
-    /// The entry of a connection to a forwarded port that leads to `authority`. It has no request;
-    /// the log shows the one that is sent to the parent for it.
+    /// Creates the entry of a connection to a forwarded port for `authority`. The client sends no
+    /// request; the log shows the CONNECT to the parent.
     pub(crate) fn of_forward(worker: &Worker, client: SocketAddr, authority: String) -> Self {
         Self {
             version: Version::HTTP_2,
@@ -327,8 +329,9 @@ impl TunnelEntryBuilder {
         }
     }
 
-    /// The entry of a connection to `authority` that the network has sent here. It has no request;
-    /// the log shows the one with which a client that knows of the proxy would begin.
+    /// Creates the entry of a connection to `authority` that the network has diverted here. The
+    /// client sends no request; the log shows the CONNECT that a client with proxy settings would
+    /// send.
     pub(crate) fn of_transparent(worker: &Worker, client: SocketAddr, authority: String) -> Self {
         Self {
             start: worker.common.clock.now(),
@@ -362,7 +365,7 @@ impl TunnelEntryBuilder {
         self.write_as(worker, Outcome::Tunnel, to_client, (aborted, None));
     }
 
-    /// Writes the entry of a tunnel that is not allowed, or whose upstream could not be reached.
+    /// Writes the entry of a tunnel that is not allowed, or has no reachable upstream.
     pub(crate) fn failed(&self, worker: &Worker, failure: &Failure) {
         let outcome = if failure.is_denial() {
             Outcome::Denied
@@ -372,14 +375,14 @@ impl TunnelEntryBuilder {
         self.write_as(worker, outcome, 0, (true, Some(failure.slug())));
     }
 
-    /// Writes the entry of a connection that the network has sent here and that gets no tunnel. The
-    /// status is the one that a client which knows of the proxy would get.
+    /// Writes the entry of a diverted connection that gets no tunnel, with the status that a client
+    /// with proxy settings would get.
     pub(crate) fn refused(&mut self, worker: &Worker, failure: &Failure) {
         self.status = failure.status().as_u16();
         self.failed(worker, failure);
     }
 
-    /// Writes the entry of an intercepted CONNECT; the requests inside have entries of their own.
+    /// Writes the entry of an intercepted CONNECT; the requests inside have separate entries.
     pub(crate) fn intercepted(&self, worker: &Worker, handshake: Handshake) {
         let failed = match handshake {
             Handshake::Finished => (false, None),

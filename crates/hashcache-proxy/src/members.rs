@@ -1,19 +1,19 @@
-//! Members: the boxes of one site, each of which stores its own part of the URLs.
+//! Members: the boxes of a site, each of which stores its own part of the URLs.
 //!
-//! Every box has the same list, itself included. The owner of a URL is the first of an order that
-//! weighted rendezvous hashing gives (`hashcache_peers::rendezvous`). A box that is not the owner
-//! asks the owner as a parent and keeps the response in memory alone (`fetch::judge`), for
-//! [`COPY_TIME`] at the most (`reuse`).
+//! Every box has the same list, itself included. Weighted rendezvous hashing
+//! (`hashcache_peers::rendezvous`) gives an order of the boxes for each URL, and the first box is
+//! the owner. A box that is not the owner sends the request to the owner as to a parent and keeps
+//! the response only in memory (`fetch::judge`), for [`COPY_TIME`] at most (`reuse`).
 //!
-//! Made by `route` from the peers of the configuration; `worker` asks it for each request that is
-//! sent upstream.
+//! Made by `route` from the peers in the configuration; `worker` looks up the owners for each
+//! request that is sent upstream.
 //!
-//! Invariants: a request whose Via names a member of our list is never sent to a member. So lists
-//! that disagree cost a hop for each box that does not know the ones before it, and never make a
-//! loop: every box knows itself. The order ends with this box: it asks no member that follows
-//! it.
-//! Cost: one MD5 and one logarithm for each member and request; the same for a hit of a response on
-//! disk that was fetched more than [`COPY_TIME`] ago.
+//! Invariants: a request whose Via names a member from our list is never sent to a member.
+//! Therefore lists that disagree cost a hop for each box that does not know the boxes before it,
+//! but never make a loop, because every box knows itself. The order stops at this box: no member
+//! after it gets the request.
+//! Cost: an MD5 and a logarithm for each member and request; the same for a hit on disk if the
+//! response was fetched more than [`COPY_TIME`] ago.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use http::HeaderMap;
 
 use hashcache_upstream::peer::{Peer, PeerKind};
 
-/// The members of the configuration in effect.
+/// The members in the current configuration.
 #[derive(Debug)]
 pub(crate) struct MemberList {
     /// In the order of the list; `None` is this box.
@@ -35,13 +35,13 @@ pub(crate) struct MemberList {
     names: Vec<String>,
 }
 
-/// How long a response that another member has stored is served from memory without asking that
-/// member. Purges by the admin listener and unsafe requests at other boxes take effect here after
-/// this time.
+/// Time for which a response that another member stores is served from memory without a request to
+/// that member. Purges by the admin listener and unsafe requests at other boxes take effect here
+/// after this time.
 pub(crate) const COPY_TIME: Duration = Duration::from_secs(10);
 
 impl MemberList {
-    /// The members among `peers`; `None`: there are none besides the box called `us`.
+    /// The members among `peers`; `None` if there are none besides the box with the name `us`.
     pub(crate) fn of(peers: &[Arc<Peer>], us: &str) -> Option<Self> {
         let is_member = |peer: &&Arc<Peer>| peer.settings.kind == PeerKind::Member;
         let all: Vec<_> = peers.iter().filter(is_member).collect();
@@ -54,7 +54,7 @@ impl MemberList {
                 weight: *weight,
             })
             .collect();
-        // Names and weights have been checked with the configuration.
+        // The configuration has already checked names and weights.
         let order = rendezvous::Members::new(&members).ok()?;
         let other = |peer: &&Arc<Peer>| (peer.name() != us).then(|| Arc::clone(peer));
         let boxes: Vec<_> = all.iter().map(other).collect();
@@ -66,8 +66,8 @@ impl MemberList {
         })
     }
 
-    /// The members to ask for `url`, which are up and precede this box; at most two. None: this
-    /// box is the owner, or stands in for it.
+    /// The members that get the request for `url`: they are up and precede this box; at most two.
+    /// If there are none, this box is the owner, or stands in for it.
     pub(crate) fn owners(&self, url: &str) -> Vec<Arc<Peer>> {
         let order = self.order.order(url.as_bytes());
         let order = order.into_iter().map(|at| self.boxes[at].as_ref());
@@ -76,7 +76,7 @@ impl MemberList {
         up.take(OWNERS_MAX).cloned().collect()
     }
 
-    /// Whether a request has passed through a member: then it is for this box to answer.
+    /// Returns true if a request has passed through a member: then this box must answer it.
     pub(crate) fn are_in_via(&self, request: &HeaderMap) -> bool {
         via_names(request).any(|name| {
             let mut names = self.names.iter();
@@ -84,13 +84,13 @@ impl MemberList {
         })
     }
 
-    /// Whether one of the other boxes has sent this request from `address`. Any client can write
-    /// Via, so it must be the address of a box too.
+    /// Returns true if another box sent this request from `address`. Any client can write Via, so
+    /// the address must belong to a box too.
     pub(crate) fn have_sent(&self, address: IpAddr, request: &HeaderMap) -> bool {
         self.have_address(address) && self.are_in_via(request)
     }
 
-    /// Whether one of the other boxes has `address`.
+    /// Returns true if `address` belongs to another box.
     pub(crate) fn have_address(&self, address: IpAddr) -> bool {
         self.others().any(|member| member.has_address(address))
     }
@@ -101,8 +101,8 @@ impl MemberList {
     }
 }
 
-/// Maximum number of members that are asked for one resource: the owner, and the next one if the
-/// owner does not answer.
+/// Maximum number of members that get a request for the same resource: the owner, and the next
+/// member if the owner does not answer.
 const OWNERS_MAX: usize = 2;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Counters of the proxy: incremented by the workers, summed at each scrape.
+//! The proxy's counters: incremented by the workers, summed at each scrape.
 //!
-//! Each worker has a block of its own, so counting is an uncontended relaxed addition. `exposition`
+//! Each worker has a separate block, so counting is an uncontended relaxed addition. `exposition`
 //! sums the blocks, and also reads the engine, the clock and the access log. To add a metric, add a
 //! counter here and a row to one of the lists of figures: `figures`, `peers`, `origins`, `links`,
 //! `quotas`. Called by `request`, `fetch`, `connect` and `server`; served by `admin`.
 //!
 //! Invariant: every request is counted once, by its log entry, and every fetched byte once, by the
-//! fetch. A tunnel's bytes are counted separately, because none of them could have been a hit.
+//! fetch. Tunnel bytes are counted separately, because none of them could have been a hit.
 
 mod exposition;
 mod figures;
@@ -34,17 +34,17 @@ pub(crate) use icp::{IcpCounts, Unanswered};
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
 
-/// The counters of the process.
+/// The process's counters.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     workers: Box<[Arc<WorkerMetrics>]>,
     reload_failed: AtomicBool,
-    /// The expiry of the certificate authority, seconds since 1970; 0 without one.
+    /// The certificate authority's expiry, seconds since 1970; 0 without an authority.
     authority_ends: AtomicU64,
     purges: Arc<purge::PurgeCounts>,
     icp: Arc<IcpCounts>,
     htcp: Arc<HtcpCounts>,
-    /// The peers of the configuration in effect, which count for themselves.
+    /// Peers of the configuration in effect; their counters are in `Peer`.
     peers: Mutex<Vec<Arc<Peer>>>,
 }
 
@@ -63,22 +63,22 @@ impl Metrics {
         })
     }
 
-    /// Counters of purges; one set for all workers, because purges are rare.
+    /// Returns the purge counters; all workers share them, because purges are rare.
     pub(crate) fn purges(&self) -> &Arc<purge::PurgeCounts> {
         &self.purges
     }
 
-    /// Counters of ICP; one set for all workers.
+    /// Returns the ICP counters; all workers share them.
     pub(crate) fn icp(&self) -> &Arc<IcpCounts> {
         &self.icp
     }
 
-    /// Notes the peers of the configuration in effect.
+    /// Stores the peers of the configuration in effect.
     pub(crate) fn set_peers(&self, peers: &[Arc<Peer>]) {
         *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers.to_vec();
     }
 
-    /// The state of all peers.
+    /// Returns all peers' states.
     fn peer_figures(&self) -> Vec<PeerFigures> {
         let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let figures = peers.iter().map(|peer| PeerFigures {
@@ -93,34 +93,36 @@ impl Metrics {
         figures.collect()
     }
 
-    /// The peers that exchange summaries.
+    /// Returns the peers that exchange summaries.
     fn summary_peers(&self) -> Vec<Arc<Peer>> {
         let peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         let with_summary = |peer: &&Arc<Peer>| peer.settings.summary != PeerSummary::None;
         peers.iter().filter(with_summary).cloned().collect()
     }
 
-    /// Counters of HTCP; one set for all workers.
+    /// Returns the HTCP counters; all workers share them.
     pub(crate) fn htcp(&self) -> &Arc<HtcpCounts> {
         &self.htcp
     }
 
-    /// The block of one worker; events without a worker use that of worker 0.
+    /// Returns a worker's block; events without a worker are counted in the block for worker 0.
     pub(crate) fn worker(&self, number: usize) -> Arc<WorkerMetrics> {
         Arc::clone(&self.workers[number % self.workers.len()])
     }
 
-    /// Notes how the latest reload of the configuration ended.
+    /// Stores the latest configuration reload's result.
     pub(crate) fn config_reloaded(&self, result: Reload) {
         self.reload_failed.store(result == Reload::Kept, Relaxed);
     }
 
-    /// Notes the expiry of the certificate authority (seconds since 1970), if there is one.
+    /// Stores the expiry of the certificate authority (seconds since 1970), if there is an
+    /// authority.
     pub(crate) fn authority_ends(&self, end: Option<u64>) {
         self.authority_ends.store(end.unwrap_or(0), Relaxed);
     }
 
-    /// Bytes sent to clients, and bytes received from upstream, both without tunnels.
+    /// Returns the bytes sent to clients and the bytes received from upstream, both without
+    /// tunnels.
     pub(crate) fn traffic(&self) -> (u64, u64) {
         (
             self.sum(|worker| &worker.client_bytes),
@@ -136,16 +138,16 @@ impl Metrics {
     }
 }
 
-/// The state of one peer.
+/// A peer's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerFigures {
     pub(crate) name: String,
-    /// The word of the configuration.
+    /// The kind as in the configuration.
     pub(crate) kind: &'static str,
     pub(crate) is_up: bool,
 }
 
-/// How a reload of the configuration ended.
+/// Result of a configuration reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
     /// The new configuration is in effect.
@@ -159,13 +161,13 @@ pub(crate) enum Reload {
 struct FailureCounts([AtomicU64; Failure::SLUGS.len()]);
 
 impl Default for FailureCounts {
-    // The standard library has it for arrays of up to 32 elements.
+    // The standard library implements `Default` only for arrays of up to 32 elements.
     fn default() -> Self {
         Self(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 }
 
-/// One worker's counters; aligned so that two workers never write to one cache line.
+/// A worker's counters; aligned so that two workers never write to the same cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct WorkerMetrics {
@@ -193,7 +195,7 @@ impl WorkerMetrics {
         self.record_rest(entry, 0);
     }
 
-    /// The same if `counted` of its bytes to the client were counted before.
+    /// As [`record`](Self::record), if `counted` bytes to the client were counted before.
     pub(crate) fn record_rest(&self, entry: &LogEntry<'_>, counted: u64) {
         if let Some(error) = entry.error
             && let Some(at) = Failure::SLUGS.iter().position(|slug| *slug == error)
@@ -214,12 +216,12 @@ impl WorkerMetrics {
         self.duration_ns.fetch_add(ns, Relaxed);
     }
 
-    /// Counts a sibling that said HIT and did not give the response.
+    /// Counts a sibling that promised a hit but did not deliver the response.
     pub(crate) fn false_hit(&self) {
         self.false_hits.fetch_add(1, Relaxed);
     }
 
-    /// Counts a plain request that was answered from memory before it was parsed as a whole.
+    /// Counts a plain request that was answered from memory before it was parsed completely.
     pub(crate) fn plain_hit(&self) {
         self.plain_hits.fetch_add(1, Relaxed);
     }
@@ -230,8 +232,8 @@ impl WorkerMetrics {
         self.origin_body_bytes.fetch_add(body, Relaxed);
     }
 
-    /// Counts a transfer in progress, which has reached `all` and `body`: in steps, so that most
-    /// reads count nothing.
+    /// Counts a transfer in progress, which has reached `all` and `body` bytes. Counts in steps, so
+    /// most reads update no counter.
     pub(crate) fn fetching(&self, counted: &mut CountedBytes, all: u64, body: u64) {
         if all.saturating_sub(counted.all) >= STEP_BYTES {
             self.fetched_rest(counted, all, body);
@@ -266,7 +268,7 @@ impl WorkerMetrics {
         self.intercepted[handshake as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts a tunnel to a host that might have been intercepted.
+    /// Counts a tunnel to a host that might have been intercepted, by the reason why it was not.
     pub(crate) fn not_intercepted(&self, reason: Reason) {
         self.not_intercepted[reason as usize].fetch_add(1, Relaxed);
     }
@@ -282,7 +284,7 @@ impl WorkerMetrics {
     }
 }
 
-/// The part of a transfer from upstream that was counted already.
+/// Bytes of a transfer from upstream that were counted already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CountedBytes {
     all: u64,
@@ -292,14 +294,14 @@ pub(crate) struct CountedBytes {
 /// Minimum step in which a transfer in progress is counted.
 pub(crate) const STEP_BYTES: u64 = 64 << 10;
 
-/// Number of opened and of closed items.
+/// Number of opened items, and number of closed items.
 #[derive(Debug, Default)]
 struct Opened {
     opened: AtomicU64,
     closed: AtomicU64,
 }
 
-/// Counts an item as open until dropped.
+/// Counts an item as open until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenGauge {
     worker: Arc<WorkerMetrics>,
@@ -383,18 +385,18 @@ impl Limit {
     ];
 }
 
-/// The engine's figures, named as in `/stats`.
+/// Figures of the engine, named as in `/stats`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EngineFigures {
     /// State of the store.
     pub(crate) store: StoreState,
-    /// Objects held.
+    /// Number of objects.
     pub(crate) objects: u64,
-    /// Whether `objects` was counted rather than estimated.
+    /// True if `objects` was counted, false if it was estimated.
     pub(crate) objects_exact: bool,
     /// Memory of the index.
     pub(crate) index_bytes: u64,
-    /// Objects that the index has room for.
+    /// Number of objects that the index has room for.
     pub(crate) index_slots: u64,
     /// Objects in the index that still exist; 0 without an index.
     pub(crate) index_objects: u64,
@@ -404,7 +406,7 @@ pub(crate) struct EngineFigures {
     pub(crate) pending_bytes: u64,
     /// Memory in use.
     pub(crate) memory_used_bytes: u64,
-    /// Memory allowed.
+    /// Memory limit.
     pub(crate) memory_limit_bytes: u64,
     /// Capacity of all devices.
     pub(crate) capacity_bytes: u64,
@@ -416,19 +418,19 @@ pub(crate) struct EngineFigures {
     pub(crate) devices_out: u64,
     /// Reads that also loaded other objects of the same page group.
     pub(crate) group_reads: u64,
-    /// Objects loaded by such reads.
+    /// Objects loaded by these reads.
     pub(crate) prefetched: u64,
-    /// Objects that such reads met and that were in memory already.
+    /// Objects in these reads that were in memory already.
     pub(crate) prefetched_present: u64,
-    /// Objects loaded by such reads that left memory before a request for them.
+    /// Objects loaded by these reads that left memory before a request for them.
     pub(crate) prefetched_dropped: u64,
     /// Reads for lookups, by cause.
     pub(crate) lookup_reads: [(&'static str, u64); 8],
-    /// Lookups that read a record of another name, because it has an equal tag.
+    /// Lookups that read a record with another name, because its tag is equal.
     pub(crate) false_reads: u64,
     /// Objects kept for another lap of the log.
     pub(crate) readmitted: u64,
-    /// Devices whose older content was forgotten when the store was opened.
+    /// Devices that forgot older objects when the store was opened.
     pub(crate) forgotten: u64,
     /// Devices that are read with io_uring.
     pub(crate) devices_uring: u64,
@@ -449,7 +451,7 @@ pub(crate) struct DeviceFigures {
     pub(crate) written_bytes: u64,
 }
 
-/// Whether objects can be stored and found.
+/// State of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum StoreState {
     /// There is no store; all requests are forwarded.
@@ -464,7 +466,7 @@ pub(crate) enum StoreState {
 }
 
 impl StoreState {
-    /// The word in `/-/ready` and `/stats`.
+    /// Returns the word in `/-/ready` and `/stats`.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -486,7 +488,8 @@ const CLASSES: [(OutcomeClass, &str); 7] = [
     (OutcomeClass::Negative, "negative"),
 ];
 
-/// From a hit in memory to a download; a disk seek is in the middle.
+/// Upper bounds of the duration buckets, from a hit in memory to a download; a disk seek is in the
+/// middle.
 const DURATION_BOUNDS: [Duration; 14] = [
     Duration::from_micros(100),
     Duration::from_micros(250),

@@ -1,11 +1,11 @@
 //! The proxy's own pages: error pages, and the front page of a forward listener.
 //!
 //! Called by `request` with a `Failure`, or for a request for `/` of the proxy itself; `admin` uses
-//! the frame. People get HTML, programs plain text with the same content.
+//! the page layout. People get HTML, programs plain text with the same content.
 //!
 //! Invariant: all text from clients or origins is escaped. A page is self-contained (no script,
 //! image, font or other host), has less than 4 KiB except for the escaped host and configured text,
-//! and is never stored. `ca` describes how its page differs.
+//! and is never stored. `ca` describes how the CA page differs.
 
 mod ca;
 mod failure_text;
@@ -28,18 +28,18 @@ pub(crate) use quota::{QuotaPage, quota};
 use crate::access_log::RequestId;
 use crate::metrics::{EngineFigures, Requests, StoreState};
 
-/// The reader of a page.
+/// Reader type for a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageReader {
     /// A person at a browser.
     Browser,
-    /// A program, and the person who sees its output.
+    /// A program, and the person who reads the program's output.
     Program,
 }
 
 impl PageReader {
-    /// Decided by `Accept`: browsers name HTML; curl, apt and similar programs send `*/*` or
-    /// nothing.
+    /// Selected by `Accept`: browsers name HTML; curl, apt and similar programs send `*/*` or no
+    /// field.
     pub(crate) fn of(request: &HeaderMap) -> Self {
         let members = request.get_all(header::ACCEPT);
         let mut members = members
@@ -53,7 +53,7 @@ impl PageReader {
     }
 }
 
-/// Whether a member of `Accept` is HTML and not refused by `q=0`.
+/// Returns true if an `Accept` member is HTML and not refused by `q=0`.
 fn names_html(member: &[u8]) -> bool {
     let mut parts = member.split(|&byte| byte == b';').map(<[u8]>::trim_ascii);
     let html = parts.next().is_some_and(|kind| {
@@ -69,23 +69,23 @@ fn names_html(member: &[u8]) -> bool {
     html && !refused
 }
 
-/// The parts of an error page besides its failure.
+/// Parts of an error page besides the failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageContext<'a> {
     /// The proxy's name.
     pub(crate) name: &'a str,
-    /// Its name in Proxy-Status: not that of the program, but of this installation, as in Via (RFC
-    /// 9209, section 2).
+    /// Name in Proxy-Status: identifies this installation and not the program, as in Via (RFC 9209,
+    /// section 2).
     pub(crate) deployment: &'a str,
-    /// The requested host, as the client wrote it.
+    /// Requested host, as the client wrote it.
     pub(crate) host: Option<&'a str>,
-    /// The number that is also in the log.
+    /// Request ID, which is also in the log.
     pub(crate) request_id: RequestId,
-    /// The reader of the page.
+    /// Reader type.
     pub(crate) reader: PageReader,
 }
 
-/// The response to a failed request, with all fields.
+/// Returns the response to a failed request, with all fields.
 pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<Bytes> {
     let status = failure.status();
     let host = context.host.filter(|host| !host.is_empty()).map(printable);
@@ -132,28 +132,28 @@ pub(crate) fn failure(failure: &Failure, context: &PageContext<'_>) -> Response<
     response
 }
 
-/// The content of the front page.
+/// Front page content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Landing<'a> {
     /// The proxy's name.
     pub(crate) name: &'a str,
-    /// The URL under which the client reaches us.
+    /// URL under which the client reaches this proxy.
     pub(crate) url: &'a Origin,
-    /// In display order.
+    /// Mirrors in display order.
     pub(crate) mirrors: &'a [&'a Mirror],
     /// Requests and hits so far.
     pub(crate) requests: Requests,
-    /// State and content of the store.
+    /// Store state and content.
     pub(crate) engine: EngineFigures,
-    /// Whether interception is on, so that there is a page `/ca`.
+    /// True if interception is on; then there is a page `/ca`.
     pub(crate) intercepts: bool,
-    /// The reader of the page.
+    /// Reader type.
     pub(crate) reader: PageReader,
 }
 
-/// The page at `/` of a forward listener.
+/// Returns the page at `/` of a forward listener.
 pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
-    // These lines are made for a shell: a parsed host contains no special characters.
+    // These lines are for a shell; a parsed host contains no special characters.
     let url = landing.url;
     let lines = format!(
         "export http_proxy={url}/\n\
@@ -183,7 +183,7 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
         }
     };
     if all > 0 {
-        // In 128 bits: hits times 100 must not wrap.
+        // In 128 bits, because hits times 100 must not wrap.
         let percent = u128::from(hits) * 100 / u128::from(all);
         let _ = write!(
             facts,
@@ -247,7 +247,7 @@ pub(crate) fn landing(landing: &Landing<'_>) -> Response<Bytes> {
     page(StatusCode::OK, landing.reader, body)
 }
 
-/// A page with fields that keep it harmless.
+/// Returns a page with security fields, which is never stored.
 pub(crate) fn page(status: StatusCode, reader: PageReader, body: String) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
@@ -270,7 +270,8 @@ pub(crate) fn page(status: StatusCode, reader: PageReader, body: String) -> Resp
     response
 }
 
-/// Foreign text without control and direction characters, cut to a maximum length.
+/// Replaces control and direction characters in foreign text, and cuts the text to a maximum
+/// length.
 fn printable(text: &str) -> String {
     let harmless = |c: char| match c {
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => '\u{fffd}',
@@ -284,7 +285,7 @@ fn printable(text: &str) -> String {
     printable
 }
 
-/// The clients that a mirror serves without any proxy setting.
+/// Names the clients that a mirror serves without any proxy setting.
 fn client(mirror: &Mirror) -> String {
     let client = match mirror.kind() {
         MirrorKind::Pypi => "pip",
@@ -292,7 +293,7 @@ fn client(mirror: &Mirror) -> String {
         MirrorKind::Crates => "cargo",
         MirrorKind::Apt => "apt",
     };
-    // With several of a kind, the names distinguish them.
+    // The name distinguishes several mirrors of the same kind.
     if mirror.name() == mirror.kind().as_str() {
         format!("{client} without a proxy")
     } else {
@@ -312,7 +313,7 @@ impl std::fmt::Display for Grouped {
     }
 }
 
-/// No DNS name is longer than 253; a longer one is cut.
+/// A DNS name has at most 253 characters; longer text is cut.
 const HOST_CHARS: usize = 253;
 
 #[cfg(test)]

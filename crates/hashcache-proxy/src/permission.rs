@@ -1,13 +1,13 @@
-//! Whether a client may make a request, with the login that the rules may need.
+//! Decides if a client may make a request, and checks the login if the rules need it.
 //!
-//! Called by `request` for every request, except those for the proxy itself and for resources that
-//! a member asks for ([`Permission::OF_MEMBER`]). A login is looked at only if a rule needs the
-//! user: for this request, or for those inside the connection that a CONNECT opens, if it may be
+//! Called by `request` for every request, except requests for the proxy itself and for resources
+//! that a member requests ([`Permission::OF_MEMBER`]). A login is checked only if a rule needs the
+//! user: for this request, or for requests inside the connection that a CONNECT opens, if it may be
 //! intercepted.
 //!
-//! Invariants: a password is asked for only over TLS and from networks that the operator trusts,
-//! and never on a connection that the network has sent here.
-//! The field Proxy-Authorization is taken out of the request by the caller, whatever is decided.
+//! Invariants: a password is requested only over TLS and from networks that the operator trusts,
+//! and never on a connection that the network has diverted here. The caller removes the field
+//! Proxy-Authorization from the request, whatever is decided.
 
 use std::sync::Arc;
 
@@ -23,17 +23,17 @@ use tokio::time::Instant;
 use crate::connection::{Connection, MayAsk};
 use crate::log_entry::LogEntryBuilder;
 
-/// What a client may do with a request, who it is, and within which limits.
+/// The allowed action for a request, the user, and the limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Permission {
     pub(crate) action: AccessAction,
     pub(crate) user: Option<Arc<str>>,
-    /// `None`: the rule names none.
+    /// `None` if the rule names no limits.
     pub(crate) limits: Option<RequestLimits>,
 }
 
 impl Permission {
-    /// For a request that a member forwards: allowed, because that member has applied its rules.
+    /// For a request that a member forwards: allowed, because the member has applied its rules.
     pub(crate) const OF_MEMBER: Self = Self {
         action: AccessAction::Allow,
         user: None,
@@ -41,20 +41,20 @@ impl Permission {
     };
 }
 
-/// What a request says about its user.
+/// Login information of a request.
 pub(crate) enum LoginField {
-    /// The client may be asked, and has sent this.
+    /// The client may be challenged, and has sent this field.
     Asked(Option<HeaderValue>),
-    /// The client does not know that it speaks to a proxy, so it cannot be asked.
+    /// The client does not know that it uses a proxy, so it cannot be challenged.
     NotAsked,
 }
 
-/// Decides about a request by its method and destination. A child has shown its key, and has
-/// decided about its own clients; the rules of this box are not about it. The self-test leads
-/// nowhere.
+/// Decides about a request by method and destination. A child has authenticated with its key, and
+/// has applied rules to its own clients, so the rules of this box do not apply to it. Requests for
+/// the self-test are always allowed, because they are not forwarded.
 ///
 /// # Errors
-/// The client may not make it, or must log in.
+/// The client may not make the request, or must log in.
 pub(crate) async fn permit(
     connection: &Connection,
     (method, authority): (&Method, &Authority),
@@ -65,7 +65,7 @@ pub(crate) async fn permit(
         LoginField::Asked(_) => MayAsk::Yes,
         LoginField::NotAsked => MayAsk::No,
     };
-    // The settings are not held while a password is checked.
+    // Do not hold the settings while a password is checked.
     let (settled, user) = {
         let live = connection.worker.common.live();
         let settled = connection.settled_user(&live).cloned();
@@ -87,11 +87,11 @@ pub(crate) async fn permit(
             let LoginField::Asked(Some(field)) = login else {
                 return Err(login_needed(connection));
             };
-            // On the heap: most requests have no use for it, and all futures would be larger.
+            // On the heap: most requests do not need this future, and all futures would be larger.
             let user = Box::pin(checked(connection, &field)).await?;
             log_entry.set_user(Some(Arc::clone(&user)));
             let known = RequestUser::Known(&user);
-            // With a known user no rule needs one.
+            // With a known user no rule needs the user.
             let decided = decide(connection, (known, method, authority))?;
             let decided = decided.map_err(|_| login_needed(connection))?;
             permission(connection, decided, Some(user))
@@ -99,7 +99,7 @@ pub(crate) async fn permit(
     }
 }
 
-/// The permission after a decision to serve a request; counts it.
+/// Returns the permission after a decision to serve a request, and counts the request.
 ///
 /// # Errors
 /// A limit on requests is reached.
@@ -126,8 +126,8 @@ pub(crate) fn permission(
     })
 }
 
-/// The user of a request for a page about its sender: the login is looked at if there is one, and
-/// not asked for.
+/// Returns the user of a request for a page about the sender: a login in the request is checked,
+/// but a missing login is not requested.
 pub(crate) async fn known_user(
     connection: &Connection,
     field: Option<&HeaderValue>,
@@ -144,8 +144,8 @@ pub(crate) async fn known_user(
     }
 }
 
-/// Whether requests inside a tunnel may need the user. Only the CONNECT can be asked for a login:
-/// inside an intercepted connection the client does not know that it speaks to a proxy.
+/// Returns true if requests inside a tunnel may need the user. Only the CONNECT can be challenged
+/// for a login: inside an intercepted connection the client does not know that it uses a proxy.
 fn needs_user_inside(
     connection: &Connection,
     (user, method, authority): (RequestUser<'_>, &Method, &Authority),
@@ -161,16 +161,16 @@ fn needs_user_inside(
         && connection.access.may_need_user(&live, authority)
 }
 
-/// What the rules say of a request, by one generation of the settings.
+/// Decision of the rules on a request, by one generation of the settings.
 pub(crate) struct Decided {
     action: AccessAction,
-    /// The numbers of its limits, if there are any, and where these limits are.
+    /// Limits of the rule, if there are any: the plan, and the numbers of the limits in it.
     limits: Option<(Arc<LimitPlan>, u64)>,
 }
 
 impl Decided {
-    /// The action of this decision with the limits of both. If the settings were reloaded between
-    /// them, those of the newer one, which is `later`, if it has any.
+    /// Returns this action with the limits of both decisions. If the settings were reloaded between
+    /// them, the limits of the newer decision, which is `later`, apply if there are any.
     pub(crate) fn with_limits_of(self, later: Self) -> Self {
         let limits = match (self.limits, later.limits) {
             (Some((plan, numbers)), Some((newer, more))) if Arc::ptr_eq(&plan, &newer) => {
@@ -182,11 +182,11 @@ impl Decided {
     }
 }
 
-/// Decides about a request, or with the method CONNECT a tunnel, of a client that cannot be asked
-/// for a login.
+/// Decides about a request, or with the method CONNECT about a tunnel, of a client that cannot be
+/// challenged for a login.
 ///
 /// # Errors
-/// The client may not make it.
+/// The client may not make the request.
 pub(crate) fn decide_without_login(
     connection: &Connection,
     (method, authority): (&Method, &Authority),
@@ -205,7 +205,7 @@ fn decide(
         connection.access.permit(&connection.worker, &live, request)
     };
     let decided = decide(user);
-    // A client that the network has sent here does not know that it speaks to a proxy.
+    // A client of a diverted connection does not know that it uses a proxy.
     let may_lack_login =
         connection.destination.is_some() && user == RequestUser::Unknowable && live.users.is_some();
     match decided {
@@ -220,7 +220,7 @@ fn decide(
     }
 }
 
-/// The user whose name and password the field has.
+/// Checks the name and password in the field, and returns the user.
 async fn checked(connection: &Connection, field: &HeaderValue) -> Result<Arc<str>, Failure> {
     let common = &connection.worker.common;
     let users = common.live().users.clone();

@@ -1,18 +1,19 @@
-//! Queries to peers by ICP and HTCP: which replies are believed, and how long they are waited for.
+//! Queries to peers by ICP and HTCP: accepts valid replies and limits how long a request waits for
+//! them.
 //!
-//! `worker` has them for `fetch`, which asks before the first hop of a route, for `request`, which
-//! passes a PURGE on, and for probes.
+//! `worker` has them for `fetch`, which queries peers before the first hop of a route, for
+//! `request`, which passes a PURGE on, and for probes.
 //!
-//! One [`Queries`] for all cores: any core sends on the shared sockets, and `peers` hands every
+//! All cores share one [`Queries`]: any core sends on the shared sockets, and `peers` hands every
 //! reply to [`Queries::heard`] or [`Queries::heard_htcp`], which pass it on to the waiting core
 //! through a channel.
 //!
-//! Invariants: a reply counts only if its number, its sender and its URL (HTCP: its signature, if
-//! the peer has a key) are those of a query that is remembered, and it counts once. Numbers cannot
-//! be predicted from earlier ones. At most [`OUTSTANDING_MAX`] queries are remembered, each for
-//! [`REMEMBERED`] at least: longer than they are waited for, so that late replies of a distant peer
-//! teach its round trip and do not look like a death. No https URL is ever sent.
-//! Cost: one lock for a query and one for its reply.
+//! Invariants: a reply counts only if number, sender and URL (HTCP: the signature, if the peer has
+//! a key) match a remembered query, and it counts once. Numbers cannot be predicted from earlier
+//! numbers. At most [`OUTSTANDING_MAX`] queries are remembered, each for at least [`REMEMBERED`]:
+//! longer than a request waits, so that late replies of a distant peer update the round trip and
+//! are not taken for a dead peer. No https URL is ever sent.
+//! Cost: one lock for a query and one for the reply.
 
 mod htcp;
 mod line;
@@ -45,7 +46,7 @@ use crate::metrics::{
 };
 use crate::route::{Replies, Route};
 
-/// The queries of the process.
+/// All queries in the process.
 #[derive(Debug)]
 pub(crate) struct Queries {
     /// The socket for ICP.
@@ -61,7 +62,7 @@ pub(crate) struct Queries {
     pub(crate) htcp_counts: Arc<HtcpCounts>,
 }
 
-/// A query that was sent.
+/// A sent query.
 #[derive(Debug)]
 struct Outstanding {
     peer: Arc<Peer>,
@@ -69,47 +70,47 @@ struct Outstanding {
     url: Arc<[u8]>,
     asked: Asked,
     sent: Instant,
-    /// The number of the query in its route.
+    /// The query's index in its route.
     place: usize,
     reply: ReplySender,
 }
 
-/// What a peer was asked, and by which protocol.
+/// A query's kind and protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// By ICP: does it have the response?
+    /// ICP query: does the peer have the response?
     Icp,
-    /// By HTCP: does it have the response?
+    /// HTCP TST: does the peer have the response?
     Tst,
-    /// By HTCP: forget the response.
+    /// HTCP CLR: remove the response.
     Clr,
 }
 
-/// What a peer replied.
+/// A peer's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Replied {
     Hit,
     Miss,
-    /// It neither has the response nor would fetch it, or it refuses the query.
+    /// The peer neither has the response nor would fetch it, or refuses the query.
     Refused,
     Cleared(Cleared),
 }
 
-/// Takes the number of a query in its route, and the reply.
+/// Sends a query's index in its route, and the reply.
 type ReplySender = mpsc::Sender<(usize, Replied)>;
 
-/// A resource that peers are asked about.
+/// A query's subject: a resource.
 #[derive(Debug)]
 struct Subject {
     url: Arc<[u8]>,
-    /// For HTCP: fields of the request as lines.
+    /// Request fields as lines, for HTCP.
     fields: Vec<u8>,
 }
 
 impl From<String> for Subject {
     fn from(url: String) -> Self {
         Self {
-            // A peer knows the resource by the octets of its URL.
+            // A peer identifies the resource by the URL's octets.
             url: octets(&url).into(),
             fields: Vec::new(),
         }
@@ -117,7 +118,7 @@ impl From<String> for Subject {
 }
 
 impl Queries {
-    /// Without sockets: `server` opens them.
+    /// Creates the queries without sockets; `server` opens them.
     pub(crate) fn new(clock: Arc<Clock>, metrics: &Metrics) -> Self {
         Self {
             icp: Line::default(),
@@ -132,7 +133,7 @@ impl Queries {
         }
     }
 
-    /// The time of signatures: now, seconds since 1970.
+    /// Returns the time for signatures: now, seconds since 1970.
     pub(crate) fn now(&self) -> u32 {
         self.clock.now().seconds().try_into().unwrap_or(u32::MAX)
     }
@@ -143,9 +144,8 @@ impl Queries {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the peers of `route` that are to be asked about `target` with the request fields
-    /// `fields`, and puts its hops in the order of their replies. Ends at the first HIT, when all
-    /// have answered, or at the deadline.
+    /// Queries the peers of `route` about `target` with the request fields `fields`, and sorts the
+    /// hops by their replies. Returns at the first HIT, after all replies, or at the deadline.
     pub(crate) async fn ask(&self, target: &Target, fields: &HeaderMap, route: Route) -> Route {
         let peers: Vec<Arc<Peer>> = route.queries().cloned().collect();
         let (reply, mut replies) = mpsc::channel(peers.len().max(1));
@@ -169,7 +169,8 @@ impl Queries {
             };
             note(&mut heard, &mut waiting, reply);
         }
-        // Others that arrived at the same moment: a second sibling, if the first one errs.
+        // Take other replies that arrived at the same moment: a second sibling may help if the
+        // first is wrong.
         while let Ok(reply) = replies.try_recv() {
             note(&mut heard, &mut waiting, reply);
         }
@@ -177,8 +178,8 @@ impl Queries {
             for place in waiting {
                 let peer = &peers[place];
                 self.count_no_reply(peer);
-                // How far away the others are is not known yet: their probes, which are waited for
-                // longer, decide whether they answer.
+                // The distance of the other peers is not known yet: their probes, which wait
+                // longer, decide if they answer.
                 if peer.round_trip.smoothed().is_some() {
                     peer.note_no_reply();
                 }
@@ -188,7 +189,7 @@ impl Queries {
         route.after(&heard)
     }
 
-    /// Asks `peer` about a URL of its own, to learn whether it answers and how fast.
+    /// Queries `peer` about the peer's own URL, to learn if it answers and how fast.
     pub(crate) async fn probe(&self, peer: &Arc<Peer>) {
         let (reply, mut replies) = mpsc::channel(1);
         let authority = &peer.settings.url.authority;
@@ -199,13 +200,13 @@ impl Queries {
         }
     }
 
-    /// Whether the socket is open on which `peer` is asked.
+    /// Returns true if the socket for queries to `peer` is open.
     pub(crate) fn can_ask(&self, peer: &Peer) -> bool {
         query_of(peer).is_some_and(|asked| self.line(asked).address().is_some())
     }
 
-    /// Asks those of `peers` that want it to forget `target`, which was purged here. They are asked
-    /// [`CLEAR_ATTEMPTS`] times until they answer; nothing waits for that.
+    /// Sends a CLR for `target`, which was purged here, to the `peers` that want it. A CLR is sent
+    /// up to [`CLEAR_ATTEMPTS`] times until the peer answers; no caller waits for it.
     pub(crate) fn clear(self: &Arc<Self>, peers: &[Arc<Peer>], target: &Target) {
         let is_wanted = |peer: &&Arc<Peer>| {
             let htcp = peer.settings.htcp.as_ref();
@@ -271,7 +272,7 @@ impl Queries {
         }
     }
 
-    /// Asks `peer` whether it has the response; whether the query was sent.
+    /// Queries `peer` for the response; returns true if the query was sent.
     fn query(&self, peer: &Arc<Peer>, subject: &Subject, reply: (usize, &ReplySender)) -> bool {
         let Some(asked) = query_of(peer) else {
             return false;
@@ -285,7 +286,7 @@ impl Queries {
         sent
     }
 
-    /// Sends one message that wants a reply; whether it was sent.
+    /// Sends a message that wants a reply; returns true if it was sent.
     fn send(
         &self,
         peer: &Arc<Peer>,
@@ -329,7 +330,7 @@ impl Queries {
         sent
     }
 
-    /// `None`: it would be too long.
+    /// Encodes a message; `None` if it would be too long.
     fn datagram(
         &self,
         peer: &Peer,
@@ -357,15 +358,15 @@ impl Queries {
         message(peer, (MINOR, number), &body, ends, self.now()).ok()
     }
 
-    /// A number for a query: a keyed hash of a counter, so that a forger cannot work it out from
-    /// earlier ones.
+    /// Returns a number for a query: a keyed hash of a counter, so that a forger cannot compute it
+    /// from earlier numbers.
     fn number(&self) -> u32 {
         let hash = self.numbers.hash_one(self.next.fetch_add(1, Relaxed));
         let [_, _, _, _, number @ ..] = hash.to_le_bytes();
         u32::from_le_bytes(number)
     }
 
-    /// Sends an update of our summary to a peer, from the socket for ICP; whether it was sent.
+    /// Sends an update of our summary to a peer, from the ICP socket; returns true if it was sent.
     pub(crate) fn send_update(&self, peer: &Peer, datagram: &[u8]) -> bool {
         let address = peer.address(|address| self.icp.reaches(address));
         let (Some(address), Some(port)) = (address, peer.settings.icp) else {
@@ -374,7 +375,7 @@ impl Queries {
         self.icp.send(datagram, SocketAddr::new(address, port))
     }
 
-    /// Takes an ICP reply that `from` has sent.
+    /// Handles an ICP reply from `from`.
     pub(crate) fn heard(&self, reply: &Reply<'_>, from: SocketAddr) {
         let is_answer = |asked: &Outstanding| {
             asked.asked == Asked::Icp && asked.address == from && *asked.url == *reply.url()
@@ -391,7 +392,7 @@ impl Queries {
         });
     }
 
-    /// Takes an HTCP response that `from` has sent to `to`.
+    /// Handles an HTCP response from `from` to `to`.
     pub(crate) fn heard_htcp(&self, message: &Message<'_>, (from, to): (SocketAddr, SocketAddr)) {
         let Body::Response(response) = message.body else {
             return;
@@ -399,7 +400,7 @@ impl Queries {
         let mut is_signed = true;
         let asked = self.take(message.transaction, |asked| {
             let is_from = asked.address == from && asked.is_answered_by(&response);
-            // A forger must not end a query.
+            // A forger must not be able to finish a query.
             is_signed = !is_from || check(&asked.peer, message, (from, to), self.now()).is_ok();
             is_from && is_signed
         });
@@ -423,7 +424,7 @@ impl Queries {
         asked.take_reply(replied);
     }
 
-    /// The query with this number, if it is the one that was answered; it is forgotten then.
+    /// Removes and returns the query with this number, if the reply answers it.
     fn take(
         &self,
         number: u32,
@@ -434,7 +435,7 @@ impl Queries {
         is_answered.then(|| outstanding.remove(&number)).flatten()
     }
 
-    /// Forgets queries that no reply is expected for any more.
+    /// Removes queries that expect no reply any more.
     pub(crate) fn forget_old(&self) {
         let now = Instant::now();
         let is_recent = |asked: &Outstanding| now.duration_since(asked.sent) < REMEMBERED;
@@ -443,7 +444,7 @@ impl Queries {
 }
 
 impl Outstanding {
-    /// Whether an HTCP response is of the kind that the query wants.
+    /// Returns true if an HTCP response has the kind that the query expects.
     fn is_answered_by(&self, response: &Response<'_>) -> bool {
         matches!(
             (self.asked, response),
@@ -456,12 +457,12 @@ impl Outstanding {
 
     fn take_reply(&self, replied: Replied) {
         self.peer.note_reply(self.sent.elapsed());
-        // It fails if the query is no longer waited for.
+        // Fails if no task waits for the query any more.
         let _ = self.reply.try_send((self.place, replied));
     }
 }
 
-/// How a peer is asked whether it has a response: by HTCP if it has both, because HTCP carries
+/// Returns the protocol for a query to a peer: HTCP if the peer has both, because HTCP carries
 /// request fields.
 fn query_of(peer: &Peer) -> Option<Asked> {
     match (&peer.settings.htcp, peer.settings.icp) {
@@ -480,17 +481,17 @@ fn note(heard: &mut Replies, waiting: &mut Vec<usize>, (place, replied): (usize,
     }
 }
 
-/// Maximum number of queries that are remembered: about 1 MiB.
+/// Maximum remembered queries: about 1 MiB.
 const OUTSTANDING_MAX: usize = 4096;
-/// How long a query is remembered at least; at most half as long again.
+/// Minimum time that a query is remembered; the maximum is half as long again.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(4);
-/// How long the reply to a probe is waited for.
+/// Time limit for the reply to a probe.
 const PROBE_TIME: Duration = Duration::from_secs(2);
-/// How often a peer is asked to forget a URL until it answers.
+/// Maximum CLRs to a peer until it answers.
 const CLEAR_ATTEMPTS: usize = 3;
-/// How long an answer to that is waited for.
+/// Time limit for the reply to a CLR.
 const CLEAR_TIME: Duration = Duration::from_millis(700);
-/// Maximum number of URLs that peers are being asked to forget.
+/// Maximum CLRs in progress.
 const CLEARS_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What a stored response may be used for: the rules of `hashcache_http::reuse`, and those of the
-//! proxy's own.
+//! Decides how a stored response may be used: by the rules of `hashcache_http::reuse`, and by the
+//! proxy's own rules.
 //!
 //! Called by `request` for each response that a lookup has found, and by `explain`. After a soft
-//! purge a response is never fresh; a copy of what another member stores is fresh for
+//! purge a response is never fresh; a copy of an object that another member stores is fresh for
 //! [`COPY_TIME`](crate::members::COPY_TIME) only.
 
 use hashcache::{Hit, Storage};
@@ -14,8 +14,8 @@ use hashcache_site::spec::Grace;
 use crate::members::COPY_TIME;
 use crate::worker::Common;
 
-/// What a stored response may be used for at the time `now`; `grace` is that of the site, if the
-/// resource is one of a site.
+/// Decides how a stored response may be used at the time `now`. If the resource belongs to a site,
+/// `grace` is the grace of that site.
 pub(crate) fn reuse_stored(
     common: &Common,
     now: UnixTime,
@@ -29,8 +29,9 @@ pub(crate) fn reuse_stored(
         options.stale_while_revalidate = grace.stale_while_revalidate;
     }
     let decision = reuse(facts, stored, now, &options);
-    // The member that stores it may have been told that it is out of date. A response on our own
-    // disk may be such a copy too: from a time when we stood in for that member.
+    // The member that stores the object may know, unlike this box, that it is out of date. A
+    // response on our own disk may be such a copy too: from a time when this box stood in for that
+    // member.
     let is_copy = || hit.storage() == Storage::Memory || common.is_of_member(space, target);
     let is_old_copy =
         u64::from(now.since(stored.response_time).get()) >= COPY_TIME.as_secs() && is_copy();
@@ -54,8 +55,9 @@ pub(crate) fn reuse_stored(
     }
 }
 
-/// Whether a stale response takes the place of a validation that a quota forbids: if it could stand
-/// in for an unreachable origin, unless the client demands a fresh one.
+/// Returns true if a stale response may be served where a quota forbids the validation: the
+/// response could stand in for an unreachable origin, and the client does not demand a fresh
+/// response.
 pub(crate) fn may_stand_in(facts: &RequestFacts, (forward, on_error): (Forward, OnError)) -> bool {
     let directives = &facts.directives;
     let is_demanding =

@@ -1,17 +1,17 @@
-//! Routes: by which next hops a resource is fetched, and in which order.
+//! Routes: the next hops for a resource, and their order.
 //!
-//! `worker` has the [`Routes`] of the configuration in effect; `request`, `fetch` and `connect` ask
-//! for a [`Route`] before they send a request, and try its hops one after another (`fetch/ask`,
+//! `worker` has the [`Routes`] of the current configuration; `request`, `fetch` and `connect` get a
+//! [`Route`] from them before they send a request, and try the hops in order (`fetch/ask`,
 //! `connect`).
 //!
-//! Siblings whose digest has the resource are first. If there is none, a route may name peers that
-//! are to be asked by UDP before its first hop is tried; `queries` asks them and [`Route::after`]
-//! puts the hops in the order that their replies suggest.
+//! Siblings are first if their digest has the resource. If no digest has it, a route may name peers
+//! to query by UDP before the first hop is tried; `queries` sends these queries, and
+//! [`Route::after`] puts the hops in the order that the replies suggest.
 //!
-//! Invariants: no I/O, no waiting, and no clock. A route has at least one hop, at most
-//! [`HOPS_MAX`] besides [`SIBLINGS_MAX`] siblings or two members, and no hop twice. A request from
-//! a sibling is never sent to a sibling. A request that has passed through many proxies uses no
-//! peer, so that a loop of proxies that hide their names in Via ends.
+//! Invariants: no I/O, no waiting, and no clock. A route has at least one hop, at most [`HOPS_MAX`]
+//! besides [`SIBLINGS_MAX`] siblings or two members, and no hop twice. A request from a sibling is
+//! never sent to a sibling. A request that has passed through many proxies uses no peer: this stops
+//! a loop of proxies that hide their names in Via.
 //! Cost: without peers, one comparison and no allocation beyond the endpoint's.
 
 use std::fmt::Write as _;
@@ -37,35 +37,36 @@ use http::HeaderMap;
 
 use crate::members::MemberList;
 
-/// Whether resources are fetched from their origins directly, beside or instead of peers.
+/// Tells whether resources are fetched from their origins directly, besides or instead of peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direct {
-    /// If no peer gives a response.
+    /// Direct if no peer gives a response.
     #[default]
     Allow,
-    /// First; peers if the origin cannot be reached.
+    /// Direct first; peers if the origin cannot be reached.
     Prefer,
-    /// Never.
+    /// Never direct.
     Never,
 }
 
-/// Which of several parents is asked first.
+/// How the first parent is chosen among several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PeerChoice {
-    /// The first of the list that is up.
+    /// The first parent in the list that is up.
     #[default]
     First,
-    /// Each in turn, by weight.
+    /// Each parent in turn, by weight.
     RoundRobin,
-    /// Each URL has one parent, by weight: highest random weight (rendezvous hashing).
+    /// A fixed parent for each URL, by weight: highest random weight (rendezvous hashing).
     Rendezvous,
-    /// The same, by the Cache Array Routing Protocol, as other proxies of the site compute it.
+    /// A fixed parent for each URL, by the Cache Array Routing Protocol, as other proxies of the
+    /// site compute it.
     Carp,
-    /// The one whose connections are made in the shortest time.
+    /// The parent with the shortest connect time.
     Fastest,
 }
 
-/// Hosts that a route is for.
+/// Hosts to which a route applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteHost {
     /// A name, or all names below a domain.
@@ -85,7 +86,7 @@ impl RouteHost {
     }
 }
 
-/// One `[[route]]`: how the resources that it matches are fetched.
+/// A `[[route]]` table: how the resources that match it are fetched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteSettings {
     /// Hosts; empty: all.
@@ -94,23 +95,24 @@ pub struct RouteSettings {
     pub ports: Vec<ConnectPort>,
     /// The scheme; `None`: all. A tunnel (CONNECT) counts as https.
     pub scheme: Option<Scheme>,
-    /// Names of the peers that may be asked, in this order; `None`: all.
+    /// Names of the peers that may be used, in this order; `None`: all.
     pub peers: Option<Vec<String>>,
-    /// Whether origins are asked directly.
+    /// Use of origins without a peer.
     pub direct: Direct,
-    /// Which peer is asked first.
+    /// Choice of the first peer.
     pub choice: PeerChoice,
 }
 
 impl RouteSettings {
-    /// Whether peers are asked for resources of `scheme`, which needs a gateway: not every proxy
-    /// has one, so only if the route is for that scheme, or if there is no other way.
+    /// Returns true if peers may get requests for resources of `scheme`, which needs a gateway. Not
+    /// every proxy is such a gateway, so peers are used only if the route is for that scheme, or if
+    /// there is no other way.
     fn may_forward(&self, scheme: Scheme) -> bool {
         self.scheme == Some(scheme) || self.direct == Direct::Never
     }
 }
 
-/// The routes of the configuration in effect.
+/// The routes in the current configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     peers: Vec<Arc<Peer>>,
@@ -128,8 +130,8 @@ struct Rule {
     order: Order,
 }
 
-/// A sibling, and those of its settings that are needed for each miss: to look at the peer itself
-/// takes time, because it is seldom in the processor's cache.
+/// A sibling, with copies of the settings that each miss reads. To read the peer itself takes time,
+/// because it is seldom in the processor's cache.
 #[derive(Debug)]
 struct Sibling {
     peer: Arc<Peer>,
@@ -146,13 +148,13 @@ impl Sibling {
         }
     }
 
-    /// Whether its digest counts for resources of this scheme.
+    /// Returns true if the sibling's digest is valid for resources of this scheme.
     fn has_digest(&self, scheme: Scheme) -> bool {
         self.summary != PeerSummary::None && self.https.takes_url(scheme)
     }
 }
 
-/// How a rule orders its peers.
+/// Order of the peers in a rule.
 #[derive(Debug)]
 enum Order {
     Listed,
@@ -165,7 +167,8 @@ enum Order {
 impl Order {
     fn of(choice: PeerChoice, peers: &[Arc<Peer>]) -> Self {
         let members: Vec<_> = peers.iter().map(|peer| member(peer)).collect();
-        // Without members there is nothing to order; names and weights have been checked.
+        // Without members there is nothing to order; the configuration check has validated names
+        // and weights.
         match choice {
             PeerChoice::First => Self::Listed,
             PeerChoice::RoundRobin => Self::RoundRobin,
@@ -183,7 +186,7 @@ fn member(peer: &Peer) -> Member<'_> {
     }
 }
 
-/// A resource that is to be fetched.
+/// A resource to fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RouteRequest<'a> {
     pub(crate) scheme: Scheme,
@@ -193,22 +196,22 @@ pub(crate) struct RouteRequest<'a> {
     pub(crate) purpose: Purpose,
     /// The connection carries another protocol than HTTP requests: CONNECT, WebSocket.
     pub(crate) is_tunnel: bool,
-    /// Members of Via in the client's request.
+    /// Number of proxies in the Via field of the client's request.
     pub(crate) via_members: usize,
     pub(crate) siblings: Siblings,
 }
 
-/// Whether siblings may answer a request.
+/// Tells whether siblings may answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Siblings {
-    /// They are asked, if they have the resource by their digest or by UDP, unless the client at
-    /// this address is a sibling.
+    /// Siblings may answer if they have the resource by their digest or by UDP reply, unless the
+    /// client at this address is a sibling.
     Asked(Option<IpAddr>),
-    /// The request is not one that a sibling's store may answer.
+    /// The store of a sibling may not answer this kind of request.
     NotAsked,
 }
 
-/// Whether a route counts as the turn of its first parent.
+/// Tells whether a route uses up the first parent's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Taken,
@@ -220,41 +223,42 @@ enum Turn {
 pub(crate) struct Route {
     first: Hop,
     rest: Vec<Hop>,
-    /// The request is to one of our sites, and the hops are its origins.
+    /// Set if the request is to one of our sites; then the hops are the site's origins.
     site: Option<Arc<SiteRequest>>,
-    /// The hops whose peers are asked by UDP first: siblings, which are not among the hops yet, and
-    /// parents, which are.
+    /// Hops to query by UDP first: siblings, which are not among the hops yet, and parents, which
+    /// are.
     queries: Vec<Hop>,
-    /// Siblings whose digest may tell, once it was fetched for the first time.
+    /// Siblings with a digest that was never fetched; after the first fetch it may show that they
+    /// have the resource.
     unlearned: Vec<Arc<Peer>>,
-    /// The key of the URL, if it was looked up in a digest.
+    /// The key hash of the URL, if it was looked up in a digest.
     key: Option<Key>,
 }
 
-/// The replies to the queries of a route.
+/// The replies to a route's queries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Replies {
-    /// Numbers of the queries that were answered by HIT, best first.
+    /// Numbers of the queries with the reply HIT, best first.
     pub(crate) hits: Vec<usize>,
-    /// Numbers of the queries that were answered by MISS, first reply first.
+    /// Numbers of the queries with the reply MISS, first reply first.
     pub(crate) misses: Vec<usize>,
-    /// Some reply did not arrive in time.
+    /// At least one reply did not arrive in time.
     pub(crate) timed_out: bool,
 }
 
 /// One way to fetch a resource.
 #[derive(Clone, Debug)]
 pub(crate) struct Hop {
-    /// The server of the connection.
+    /// The server to connect to.
     pub(crate) endpoint: Endpoint,
-    /// The server is a peer, which is asked with the whole URL.
+    /// Set if the server is a peer: it gets the request with the absolute URL.
     pub(crate) absolute: Option<AbsoluteForm>,
     pub(crate) code: HierarchyCode,
-    /// The peers were asked, and not all have answered in time.
+    /// Peers were queried, and not all replied in time.
     pub(crate) timed_out: bool,
 }
 
-/// Why a next hop was chosen, by Squid's names.
+/// Reason for the choice of a next hop, by Squid's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HierarchyCode {
     Direct,
@@ -263,13 +267,13 @@ pub(crate) enum HierarchyCode {
     /// By a hash of the URL.
     Carp,
     ClosestParent,
-    /// A sibling that has the response, by its digest.
+    /// A sibling has the response, by the digest.
     CdSiblingHit,
-    /// A sibling that has the response, by its reply.
+    /// A sibling has the response, by the reply.
     SiblingHit,
-    /// A parent that has the response, by its reply.
+    /// A parent has the response, by the reply.
     ParentHit,
-    /// No peer has the response, and this parent said so first.
+    /// No peer has the response, and this parent sent the first MISS reply.
     FirstParentMiss,
 }
 
@@ -288,7 +292,7 @@ impl HierarchyCode {
         }
     }
 
-    /// The same if replies to queries did not arrive in time.
+    /// As [`as_str`](Self::as_str), if replies to queries did not arrive in time.
     fn as_str_timed_out(self) -> &'static str {
         match self {
             Self::Direct => "TIMEOUT_HIER_DIRECT",
@@ -315,7 +319,7 @@ pub(crate) struct NextHop {
 }
 
 impl NextHop {
-    /// The parent that makes the connections of forwarded ports, at `address`.
+    /// The parent that makes the connections for forwarded ports, at `address`.
     pub(crate) fn of_parent(peer: &Arc<Peer>, address: SocketAddr) -> Self {
         Self {
             address: Some(address),
@@ -325,13 +329,14 @@ impl NextHop {
         }
     }
 
-    /// Whether it is a member, which stores the response itself.
+    /// Returns true if the hop is a member, which stores the response itself.
     pub(crate) fn is_member(&self) -> bool {
         let peer = self.peer.as_ref();
         peer.is_some_and(|peer| peer.settings.kind == PeerKind::Member)
     }
 
-    /// Whether it is a sibling, which says nothing about the time of the origin.
+    /// Returns true if the hop is a sibling, which gives no information about the response time of
+    /// the origin.
     pub(crate) fn is_sibling(&self) -> bool {
         matches!(
             self.code,
@@ -339,7 +344,7 @@ impl NextHop {
         )
     }
 
-    /// Why it was chosen, by Squid's names.
+    /// Reason for the choice of the hop, by Squid's names.
     pub(crate) fn code(&self) -> &'static str {
         if self.timed_out {
             self.code.as_str_timed_out()
@@ -350,7 +355,7 @@ impl NextHop {
 }
 
 impl Hop {
-    /// The peer that is asked, or that makes the tunnel.
+    /// The peer that gets the request, or that makes the tunnel.
     pub(crate) fn peer(&self) -> Option<&Arc<Peer>> {
         let absolute = self.absolute.as_ref().map(|form| &form.peer);
         absolute.or(self.endpoint.through.as_ref())
@@ -365,23 +370,23 @@ impl Hop {
         }
     }
 
-    /// Whether the peer is asked for what it has stored, and nothing else.
+    /// Returns true if the peer may only serve a stored response.
     pub(crate) fn wants_stored(&self) -> bool {
         let absolute = self.absolute.as_ref();
         absolute.is_some_and(|form| form.wanted == Wanted::Stored)
     }
 
-    /// Whether its peer is a sibling that was chosen by its digest.
+    /// Returns true if the peer is a sibling that was chosen by a digest.
     pub(crate) fn is_by_digest(&self) -> bool {
         self.code == HierarchyCode::CdSiblingHit
     }
 
-    /// Whether the server is regarded as one that answers.
+    /// Returns true if the server is believed to be up.
     pub(crate) fn is_up(&self) -> bool {
         self.peer().is_none_or(|peer| peer.health.is_up())
     }
 
-    /// The member that is asked, if this is one.
+    /// The member, if this hop leads to a member.
     pub(crate) fn member(&self) -> Option<&Arc<Peer>> {
         self.peer()
             .filter(|peer| peer.settings.kind == PeerKind::Member)
@@ -396,7 +401,7 @@ impl Hop {
 }
 
 impl Route {
-    /// The origin itself, and nothing else.
+    /// A route with the origin as the only hop.
     pub(crate) fn direct(endpoint: Endpoint) -> Self {
         let first = Hop {
             endpoint,
@@ -414,24 +419,25 @@ impl Route {
         }
     }
 
-    /// The key of the URL, if it was looked up in a digest of a peer.
+    /// The key hash of the URL, if it was looked up in a peer's digest.
     pub(crate) fn key(&self) -> Option<&Key> {
         self.key.as_ref()
     }
 
-    /// Siblings whose digest was never fetched, nor tried to be: a short wait may spare a fetch
+    /// Siblings with a digest that nobody has tried to fetch. A short wait for it may save a fetch
     /// from the origin.
     pub(crate) fn unlearned(&self) -> &[Arc<Peer>] {
         &self.unlearned
     }
 
-    /// The peers that are to be asked by UDP before the first hop is tried, by their numbers.
+    /// The peers to query by UDP before the first hop is tried. A query is numbered by the position
+    /// in this order.
     pub(crate) fn queries(&self) -> impl Iterator<Item = &Arc<Peer>> {
         self.queries.iter().filter_map(Hop::peer)
     }
 
-    /// The route after its queries: siblings that have the response first, then the parent that has
-    /// it or that answered first, then the other hops as before.
+    /// The route after the queries: first siblings that have the response, then the parent that has
+    /// it or that replied first, then the other hops in the old order.
     pub(crate) fn after(self, replies: &Replies) -> Self {
         let queries = self.queries;
         let mut hops: Vec<Hop> = std::iter::once(self.first).chain(self.rest).collect();
@@ -471,7 +477,7 @@ impl Route {
         }
     }
 
-    /// Members, then origins of a site; `None` if there are none.
+    /// Members, then the origins of a site; `None` if there are none.
     pub(crate) fn of_site(
         site: Arc<SiteRequest>,
         members: Vec<Hop>,
@@ -494,8 +500,8 @@ impl Route {
         })
     }
 
-    /// The route that tries these members first. They ask other peers themselves, so no peer is
-    /// asked by ICP before them.
+    /// The route with these members first. Members query other peers themselves, so no peer is
+    /// queried by ICP before them.
     pub(crate) fn behind(self, members: Vec<Hop>) -> Self {
         let mut hops = members.into_iter();
         let Some(first) = hops.next() else {
@@ -511,12 +517,12 @@ impl Route {
         }
     }
 
-    /// The request, if it is to one of our sites.
+    /// The site request, if the request is to one of our sites.
     pub(crate) fn site(&self) -> Option<&Arc<SiteRequest>> {
         self.site.as_ref()
     }
 
-    /// The request fields that the key or a trusted front proxy has taken care of.
+    /// The request fields that the key or a trusted front proxy has already accounted for.
     pub(crate) fn exempt(&self) -> Exempt<'_> {
         let site = self.site.as_ref();
         site.map_or(Exempt::default(), |site| site.exempt())
@@ -531,14 +537,14 @@ impl Route {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
-    /// Whether one of the hops is a parent that is used by a link.
+    /// Returns true if a hop is a parent that is reached by a link.
     pub(crate) fn has_link(&self) -> bool {
         let mut peers = self.hops().filter_map(Hop::peer);
         peers.any(|peer| peer.link.is_some())
     }
 
-    /// The same hops, beginning with hop `number`: it gave the head of a response, of which more is
-    /// to be fetched.
+    /// Moves hop `number` to the front: it sent the head of a response, and more of that response
+    /// must be fetched.
     pub(crate) fn beginning_with(mut self, number: usize) -> Self {
         if let Some(at) = number.checked_sub(1).filter(|at| *at < self.rest.len()) {
             let chosen = self.rest.remove(at);
@@ -548,7 +554,7 @@ impl Route {
         self
     }
 
-    /// The hop that leads to `endpoint`, and nothing else; `None`: no hop does.
+    /// A route with only the hop that leads to `endpoint`; `None` if no hop does.
     pub(crate) fn only(&self, endpoint: &Endpoint) -> Option<Self> {
         let hop = self.hops().find(|hop| hop.endpoint == *endpoint)?;
         Some(Self {
@@ -561,7 +567,7 @@ impl Route {
         })
     }
 
-    /// The same hops, with the first one last: it gave a response that broke off again.
+    /// Moves the first hop to the end, because its response broke off again.
     pub(crate) fn with_first_last(mut self) -> Self {
         if !self.rest.is_empty() {
             let second = self.rest.remove(0);
@@ -570,16 +576,16 @@ impl Route {
         self
     }
 
-    /// Whether a peer is among the hops, or is to be asked by UDP.
+    /// Returns true if a peer is among the hops, or must be queried by UDP.
     pub(crate) fn has_peer(&self) -> bool {
         !self.queries.is_empty() || self.hops().any(|hop| hop.peer().is_some())
     }
 }
 
 impl Routes {
-    /// The routes of `settings`, of which the last applies to all resources that no other matches.
-    /// Peers are known by their names; a name that no peer has is ignored, because the settings
-    /// have been checked. The member called `us` is this box.
+    /// Builds the routes from `settings`. The last route applies to all resources that no other
+    /// route matches. Peers are found by name; a name that no peer has is ignored, because the
+    /// settings have already been checked. The member with the name `us` is this box.
     pub(crate) fn new(peers: Vec<Arc<Peer>>, settings: &[RouteSettings], us: &str) -> Self {
         let members = MemberList::of(&peers, us);
         let is_us = |peer: &Arc<Peer>| peer.settings.kind == PeerKind::Member && peer.name() == us;
@@ -614,13 +620,13 @@ impl Routes {
         }
     }
 
-    /// The peer at `address`, if one of the peers that are recognised has that address.
+    /// The peer at `address`, if it is a peer that may be recognised by address.
     pub(crate) fn peer_at(&self, address: IpAddr) -> Option<&Arc<Peer>> {
         let mut recognised = self.peers.iter().filter(|peer| peer.is_recognised());
         recognised.find(|peer| peer.has_address(address))
     }
 
-    /// Whether the client for which siblings would be asked is a sibling.
+    /// Returns true if the client is itself a sibling, so siblings must not be used.
     fn is_from_sibling(&self, request: RouteRequest<'_>) -> bool {
         let Siblings::Asked(Some(client)) = request.siblings else {
             return false;
@@ -629,7 +635,7 @@ impl Routes {
         peer.is_some_and(|peer| peer.settings.kind == PeerKind::Sibling)
     }
 
-    /// Whether some peer gets only what is stored.
+    /// Returns true if a peer may only get stored responses.
     pub(crate) fn has_stored_only_peer(&self) -> bool {
         self.has_stored_only_peer
     }
@@ -639,9 +645,9 @@ impl Routes {
         self.members.as_ref()
     }
 
-    /// The members that are asked for a resource before any other hop: the owner of its URL, unless
-    /// that is this box. None for tunnels, for https URLs that a member does not fetch, and for a
-    /// request that came from a member or through many proxies.
+    /// The members to try before any other hop: the owner of the URL, unless that is this box.
+    /// There are none for a tunnel, for an https URL that a member does not fetch, and for a
+    /// request that arrived from a member or through many proxies.
     pub(crate) fn member_hops(&self, request: RouteRequest<'_>, fields: &HeaderMap) -> Vec<Hop> {
         let Some(members) = &self.members else {
             return Vec::new();
@@ -654,17 +660,17 @@ impl Routes {
         owners.map(|peer| member_hop(request, peer)).collect()
     }
 
-    /// Whether another member that is up is to store the resource.
+    /// Returns true if another member that is up must store the resource.
     pub(crate) fn is_of_member(&self, request: RouteRequest<'_>) -> bool {
         !self.owners(request).is_empty()
     }
 
-    /// The members that store the resource and that can fetch it, but not this box.
+    /// The members that store the resource and can fetch it, without this box.
     fn owners(&self, request: RouteRequest<'_>) -> Vec<Arc<Peer>> {
         let Some(members) = &self.members else {
             return Vec::new();
         };
-        // In front of a site the URL is a name of the site, and every box fetches it.
+        // In front of a site the URL is a name of the site, so every box fetches it.
         let is_fetched = |peer: &Arc<Peer>| match request.purpose {
             Purpose::Configured => true,
             _ => peer.takes_url(request.scheme),
@@ -673,7 +679,7 @@ impl Routes {
         owners.filter(is_fetched).collect()
     }
 
-    /// All peers but this box.
+    /// All peers except this box.
     pub(crate) fn peers(&self) -> &[Arc<Peer>] {
         &self.peers
     }
@@ -681,12 +687,12 @@ impl Routes {
     /// The hops for a resource.
     ///
     /// # Errors
-    /// The resource may be fetched only through peers, and none may be asked.
+    /// The resource may be fetched only through peers, and no peer may be used.
     pub(crate) fn plan(&self, request: RouteRequest<'_>) -> Result<Route, Failure> {
         self.planned(request, Turn::Taken)
     }
 
-    /// The hops that a request would have now. It takes no turn of `round-robin`.
+    /// The hops that a request would have now. Does not take a turn of `round-robin`.
     ///
     /// # Errors
     /// As [`Routes::plan`].
@@ -721,11 +727,11 @@ impl Routes {
             .into_iter()
             .map(|peer| rule.hop(request, peer))
             .partition(|hop| hop.peer().is_some_and(|peer| peer.health.is_up()));
-        // A direct hop must not be cut off.
+        // Leave room for the direct hop, which must not be cut off.
         up.truncate(HOPS_MAX - 1);
         let mut lookups = rule.lookups(request, &up);
-        // The client is checked after the digests, because most misses are in no digest, and to
-        // compare its address with those of all peers takes longer than that.
+        // The client is checked after the digests: most misses are in no digest, and comparing the
+        // client's address with the addresses of all peers takes longer than the digest lookup.
         if !lookups.is_empty() && self.is_from_sibling(request) {
             lookups = Lookups::default();
         }
@@ -734,7 +740,7 @@ impl Routes {
             && lookups.hits.is_empty()
             && rule.settings.direct != Direct::Never;
         if is_direct_alone {
-            // No hop but the origin is known yet.
+            // The origin is the only hop known so far.
             return Ok(Route {
                 queries: lookups.queries,
                 unlearned: lookups.unlearned,
@@ -748,7 +754,7 @@ impl Routes {
             Direct::Never => [up, down].concat(),
         };
         if hops.is_empty() {
-            // Siblings alone: they do not fetch.
+            // There are only siblings, and they do not fetch.
             return Err(Failure::NoRoute);
         }
         hops.truncate(HOPS_MAX);
@@ -764,7 +770,7 @@ impl Routes {
         })
     }
 
-    /// The parents of `rule` in the order of its choice, each once.
+    /// The parents of `rule` in the order of the rule's choice, each once.
     fn in_order(&self, rule: &Rule, request: RouteRequest<'_>, turn: Turn) -> Vec<Arc<Peer>> {
         let mut peers = rule.parents.clone();
         let chosen = |order: Vec<usize>| {
@@ -780,13 +786,14 @@ impl Routes {
             }
             Order::Rendezvous(members) => return chosen(members.order(request.url().as_bytes())),
             Order::Carp(array) => return chosen(array.order(request.url().as_bytes())),
-            // A peer that was never connected to is tried, so that its time becomes known.
+            // A peer without any connection so far is tried, so that the connect time becomes
+            // known.
             Order::Fastest => sort_by_key(&mut peers, |peer| peer.health.connect_time()),
         }
         peers
     }
 
-    /// Which of `peers` has the next turn, by weight.
+    /// Index of the peer in `peers` that has the next turn, by weight.
     fn next_in_turn(&self, peers: &[Arc<Peer>], turn: Turn) -> usize {
         let weights: usize = peers.iter().map(|peer| peer.settings.weight as usize).sum();
         let count = match turn {
@@ -805,13 +812,13 @@ impl Routes {
 }
 
 impl RouteRequest<'_> {
-    /// The URL that is hashed. Of a tunnel only host and port are known.
+    /// The URL to hash. For a tunnel only host and port are known.
     fn url(&self) -> String {
-        // Long enough for most hosts, so that it is allocated once.
+        // Long enough for most hosts, so there is only one allocation.
         let mut url = String::with_capacity(self.path.len() + 64);
         url.push_str(self.scheme.as_str());
         url.push_str("://");
-        // To write to a text cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(url, "{}", self.authority.display(self.scheme));
         url.push_str(self.path);
         url
@@ -869,7 +876,7 @@ impl Rule {
         }
     }
 
-    /// Whether the store of a sibling may answer a request.
+    /// Returns true if a sibling's store may answer the request.
     fn asks_siblings(&self, request: RouteRequest<'_>) -> bool {
         matches!(request.siblings, Siblings::Asked(_))
             && request.purpose == Purpose::Forward
@@ -877,11 +884,11 @@ impl Rule {
             && self.settings.direct != Direct::Prefer
     }
 
-    /// The siblings that have the resource by their digests, and the peers that are asked by UDP:
-    /// siblings of which that is not known, and parents of which one is to be chosen.
+    /// Finds the siblings that have the resource by their digests, and the peers to query by UDP:
+    /// siblings without a known answer, and parents if there is a choice among them.
     ///
-    /// A sibling that may not see https URLs is not asked for them. Only http URLs are sent in
-    /// clear by UDP, and only peers that answer are waited for.
+    /// A sibling that may not see https URLs is not used for them. UDP queries are sent in clear,
+    /// so they are for http URLs only. Only peers that reply are waited for.
     fn lookups(&self, request: RouteRequest<'_>, parents: &[Hop]) -> Lookups {
         let mut lookups = Lookups::default();
         if !self.asks_siblings(request) {
@@ -890,7 +897,7 @@ impl Rule {
         let answers = |peer: &Arc<Peer>| {
             peer.is_queried() && peer.query_health.is_up() && peer.health.is_up()
         };
-        // Most URLs are in no digest of a sibling: nothing but the URL is allocated for them.
+        // Most URLs are in no digest of a sibling, so only the URL is allocated for them.
         let mut hits = Vec::new();
         let mut queried = Vec::new();
         for sibling in &self.siblings {
@@ -899,10 +906,10 @@ impl Rule {
                 let key = lookups
                     .key
                     .get_or_insert_with(|| Key::of_get(request.url().as_bytes()));
-                // A sibling that sends updates of its summary is not asked in another way either.
+                // A sibling that sends summary updates is not queried in another way either.
                 let sends_updates = sibling.summary == PeerSummary::Updates;
                 match peer.learned.verdict(key) {
-                    // It was asked in this way, and is not asked in another.
+                    // The sibling was looked up by digest, so it is not queried in another way.
                     Verdict::No | Verdict::Paused => true,
                     _ if !peer.health.is_up() => false,
                     Verdict::Yes => {
@@ -913,7 +920,7 @@ impl Rule {
                         lookups.unlearned.push(Arc::clone(peer));
                         sends_updates
                     }
-                    // It has just started, so it has little to give. Asking it by ICP meanwhile
+                    // The sibling has just started, so it has few objects. ICP queries meanwhile
                     // would cost more messages than summaries do in an hour.
                     Verdict::BeingMade => sends_updates,
                     Verdict::Unknown => false,
@@ -941,7 +948,8 @@ impl Rule {
         let siblings = queried
             .into_iter()
             .map(|peer| sibling_hop(request, peer, code));
-        // A parent that a hash chose, or the only one, is asked by HTTP whatever it replies.
+        // A parent that a hash chose, or the only parent, gets the HTTP request whatever it
+        // replies.
         let is_chosen = matches!(self.order, Order::Rendezvous(_) | Order::Carp(_));
         let parents = if is_chosen || parents.len() == 1 {
             &[]
@@ -955,7 +963,7 @@ impl Rule {
     }
 }
 
-/// The hop by which a member is asked.
+/// The hop to a member.
 fn member_hop(request: RouteRequest<'_>, peer: Arc<Peer>) -> Hop {
     let (scheme, authority) = (request.scheme, request.authority.clone());
     Hop {
@@ -970,15 +978,15 @@ fn member_hop(request: RouteRequest<'_>, peer: Arc<Peer>) -> Hop {
     }
 }
 
-/// What is known of a resource before its first hop is tried.
+/// Results of the lookups before the first hop is tried.
 #[derive(Debug, Default)]
 struct Lookups {
-    /// The best siblings that have it by their digests.
+    /// The best siblings that have the resource by their digests.
     hits: Vec<Hop>,
-    /// The hops whose peers are asked by UDP.
+    /// The hops to query by UDP.
     queries: Vec<Hop>,
     unlearned: Vec<Arc<Peer>>,
-    /// The key of the URL, if a digest was asked.
+    /// The key hash of the URL, if a digest was looked up.
     key: Option<Key>,
 }
 
@@ -988,7 +996,7 @@ impl Lookups {
     }
 }
 
-/// The hop by which a sibling is asked for what it has stored.
+/// The hop to a sibling, for stored responses only.
 fn sibling_hop(request: RouteRequest<'_>, peer: &Arc<Peer>, code: HierarchyCode) -> Hop {
     let (scheme, authority) = (request.scheme, request.authority.clone());
     Hop {
@@ -1003,8 +1011,8 @@ fn sibling_hop(request: RouteRequest<'_>, peer: &Arc<Peer>, code: HierarchyCode)
     }
 }
 
-/// The address that a host means without a lookup; it must be allowed before a peer is asked for
-/// it. What other names mean is the peer's decision.
+/// The address that a host means without a name lookup. It must be an allowed address before a peer
+/// gets a request for it. For other names the peer decides.
 pub(crate) fn literal_address(host: &Host) -> Option<IpAddr> {
     match host {
         Host::V4(address) => Some(IpAddr::V4(*address)),
@@ -1017,13 +1025,13 @@ pub(crate) fn literal_address(host: &Host) -> Option<IpAddr> {
     }
 }
 
-/// Maximum number of hops of a route.
+/// Maximum number of hops in a route.
 const HOPS_MAX: usize = 6;
-/// Maximum number of siblings that are asked by HTTP for one resource.
+/// Maximum number of siblings that get an HTTP request for the same resource.
 const SIBLINGS_MAX: usize = 2;
-/// Maximum number of peers that are asked by UDP about one resource.
+/// Maximum number of peers that are queried by UDP for the same resource.
 const QUERIES_MAX: usize = 16;
-/// From so many members of Via on, no peer is asked.
+/// From this number of proxies in Via on, no peer is used.
 const VIA_MEMBERS_MAX: usize = 8;
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use hashcache_upstream::peer::PeerSettings;
 
 use crate::route::RouteSettings;
 
-/// What the listeners of this process do with a request.
+/// Proxy mode of all listeners in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// A forward proxy: absolute-form targets and `CONNECT`.
@@ -44,7 +44,7 @@ pub enum Mode {
 pub struct Listen {
     /// The address.
     pub address: SocketAddr,
-    /// The protocol; `None`: TLS if there are certificates, else plain HTTP/1.1.
+    /// The protocol; `None`: TLS if there are certificates, otherwise plain HTTP/1.1.
     pub speaks: Option<Speaks>,
 }
 
@@ -53,27 +53,28 @@ pub struct Listen {
 pub enum Speaks {
     /// Plain HTTP/1.1.
     Http,
-    /// Plain HTTP/1.1, and HTTP/2 for clients that send its preface (RFC 9113, section 3.3).
+    /// Plain HTTP/1.1, and HTTP/2 for clients that send the HTTP/2 preface (RFC 9113, section 3.3).
     H2c,
     /// TLS with HTTP/2 or HTTP/1.1, chosen by ALPN.
     Tls,
-    /// Connections to other servers that the network has sent here: those to port 443 are TLS, all
-    /// others plain HTTP/1.1.
+    /// Connections to other servers that the network has diverted here: to port 443 TLS, to other
+    /// ports plain HTTP/1.1.
     Transparent(Diversion),
 }
 
-/// How connections to other servers reach a listener.
+/// How connections to other servers are diverted to a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Diversion {
-    /// The kernel has rewritten their destination (REDIRECT of netfilter) and knows the original
-    /// one.
+    /// The kernel has rewritten the destination (REDIRECT of netfilter) and knows the original
+    /// destination.
     Redirect,
-    /// They keep their destination, and the kernel gives them to this socket (TPROXY of netfilter).
+    /// The destination is unchanged, and the kernel gives the connections to this socket (TPROXY of
+    /// netfilter).
     Tproxy,
 }
 
 impl Speaks {
-    /// What stands in front of the address.
+    /// Prefixes of the address, by protocol.
     pub const WORDS: [(Self, &'static str); 5] = [
         (Self::Http, "http://"),
         (Self::H2c, "h2c://"),
@@ -84,7 +85,7 @@ impl Speaks {
 }
 
 impl Listen {
-    /// Whether its socket accepts connections to addresses of other hosts.
+    /// Returns true if the socket accepts connections to addresses of other hosts.
     pub(crate) fn is_tproxy(self) -> bool {
         self.speaks == Some(Speaks::Transparent(Diversion::Tproxy))
     }
@@ -153,21 +154,22 @@ pub enum LogFormat {
     Squid,
     /// Apache's combined format.
     Combined,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// What browsers that use `/proxy.pac` do while this proxy does not answer.
+/// Behaviour of browsers with `/proxy.pac` while this proxy does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fail {
-    /// They connect directly.
+    /// Browsers connect directly.
     #[default]
     Open,
-    /// They do not connect.
+    /// Browsers do not connect.
     Closed,
 }
 
-/// All settings of the proxy. [`Default`] is empty; the program's defaults are those of its keys.
+/// All settings of the proxy. [`Default`] is empty; the program's defaults are the defaults of the
+/// configuration keys.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Settings read once, at the start.
@@ -176,12 +178,12 @@ pub struct Settings {
     pub reloadable: Reloadable,
 }
 
-/// The settings as a reload finds them.
+/// Settings as a reload reads them.
 #[derive(Clone, Debug)]
 pub struct ReloadedSettings {
-    /// The settings. [`Startup`] in them is not applied.
+    /// The settings; their [`Startup`] is not applied.
     pub settings: Settings,
-    /// Names of those that differ from the start and apply at the next start.
+    /// Names of settings that differ from the start and apply at the next start.
     pub restart: Vec<&'static str>,
 }
 
@@ -202,17 +204,17 @@ pub struct Startup {
     pub access_log: AccessLog,
     /// The format of the access log.
     pub log_format: LogFormat,
-    /// Whether query strings are left out of the access log.
+    /// If true, query strings are left out of the access log.
     pub log_strip_query: bool,
-    /// Whether clients' addresses are cut to their networks in the access log: /24 and /48.
+    /// If true, clients' addresses are cut to their networks in the access log: /24 and /48.
     pub log_anonymize: bool,
-    /// Which responses form a group in the engine; `None`: it does not group.
+    /// Selects the responses that form a group in the engine; `None`: the engine does not group.
     pub group_by: Option<GroupBy>,
     /// Number of runtimes (one thread each) that serve clients.
     pub workers: usize,
-    /// The address for the links of children, if there is one.
+    /// Address for the links of children, if there is one.
     pub link_listen: Option<SocketAddr>,
-    /// Ports whose connections a parent makes, coded in chunks.
+    /// Forwarded ports, coded in chunks; a parent connects to the destinations.
     pub link_forward: Vec<LinkForward>,
     /// Limits on the resources of clients and origins.
     pub limits: Limits,
@@ -225,90 +227,92 @@ pub struct Reloadable {
     pub sites: Sites,
     /// Certificates for clients, with their keys; the first is for clients that name no other host.
     pub tls: Vec<CertificateFiles>,
-    /// The URL under which clients reach this proxy, if their requests do not show it: the proxy is
-    /// behind a forwarded port, or has a name of its own.
+    /// URL under which clients reach this proxy, if their requests do not show it: the proxy is
+    /// behind a forwarded port, or has its own name.
     pub public_url: Option<hashcache_http::Origin>,
     /// Registries under paths of this proxy.
     pub mirrors: Vec<Mirror>,
-    /// Interception: the hosts and the certificate authority; none: off.
+    /// Interception: the hosts and the certificate authority; `None`: off.
     pub intercept: Option<Intercept>,
-    /// What `/proxy.pac` tells browsers to do while this proxy does not answer.
+    /// Instruction in `/proxy.pac` for browsers while this proxy does not answer.
     pub fail: Fail,
-    /// The proxies among which `/proxy.pac` chooses by a hash of the host; none: this one alone.
+    /// Proxies among which `/proxy.pac` chooses by a hash of the host; empty: only this proxy.
     pub pac_proxies: Vec<hashcache_http::Origin>,
-    /// Clients allowed beside the default ones (loopback, private, link-local, our own networks).
+    /// Clients allowed in addition to the default (loopback, private, link-local, our own
+    /// networks).
     pub allow_client: Vec<Prefix>,
     /// The access rules.
     pub access: Arc<AccessRules>,
-    /// The limits that its rules name, in this order.
+    /// The limits that the access rules name, in this order.
     pub access_limits: Vec<LimitSettings>,
     /// Files with users and the hashes of their passwords.
     pub htpasswd: Vec<PathBuf>,
-    /// What the challenge for a login names: text without quotes and control characters.
+    /// Realm of the challenge for a login: text without quotes and control characters.
     pub login_realm: String,
     /// Networks in which passwords may be sent without TLS.
     pub login_networks: Vec<Prefix>,
-    /// The lists that its rules name, in this order.
+    /// The lists that the access rules name, in this order.
     pub lists: Vec<ListSettings>,
-    /// Load balancers whose connections begin with a header of the PROXY protocol.
+    /// Load balancers that must start connections with a header of the PROXY protocol.
     pub proxy_protocol_from: Vec<Prefix>,
-    /// Servers of sites and peers to which connections begin with such a header.
+    /// Servers of sites and peers that get a header of the PROXY protocol on new connections.
     pub proxy_protocol_to: Vec<hashcache_http::Origin>,
-    /// Clients that may purge. None: this machine on forward listeners, no client in front of a
+    /// Clients that may purge. Empty: this machine on forward listeners, no client in front of a
     /// site.
     pub allow_purge: Vec<Prefix>,
-    /// Destinations allowed although they would be refused by default.
+    /// Destinations that are allowed although the default would refuse them.
     pub allow_destination: Vec<AllowedDestination>,
     /// Destinations refused in any case.
     pub deny_destination: Vec<Prefix>,
-    /// Certificates of authorities to trust in addition to the platform's.
+    /// Certificates of authorities to trust in addition to the platform's authorities.
     pub upstream_ca: Vec<PathBuf>,
-    /// Prefixes of a NAT64 translator, beside the well-known one.
+    /// Prefixes of a NAT64 translator, in addition to the well-known prefix.
     pub nat64_prefix: Vec<Nat64>,
     /// Ports that `CONNECT` may use.
     pub allow_connect_port: Vec<ConnectPort>,
     /// Ports of resources that clients may request from origins of their own choice.
     pub allow_port: Vec<ConnectPort>,
-    /// Freshness rules, including the shipped ones unless turned off.
+    /// Freshness rules, including the shipped rules unless turned off.
     pub rules: hashcache_http::Rules,
     /// The effect of a client's reload on a fresh response.
     pub client_reload: hashcache_http::ClientReload,
-    /// What a response that sets a cookie needs in order to be stored.
+    /// Condition for storing a response that sets a cookie.
     pub set_cookie: hashcache_http::SetCookie,
-    /// Request fields that count as harmless beside the built-in list.
+    /// Request fields that are harmless in addition to the built-in list.
     pub harmless_fields: Vec<http::HeaderName>,
     /// How long a request waits for another request's fetch of the same key.
     pub collapse_wait: CollapseWait,
-    /// Freshness lifetime of 404 and 410 responses that state none.
+    /// Freshness lifetime of 404 and 410 responses without an explicit lifetime.
     pub negative_lifetime: hashcache_http::Seconds,
     /// How long an unreachable origin is not tried again; doubles each time, up to five minutes.
-    /// Zero: it is always tried.
+    /// Zero: the origin is always tried.
     pub unreachable_lifetime: Duration,
-    /// How the line to the Internet is regarded, until the admin listener is told otherwise.
+    /// Mode of the line to the Internet, until the admin listener changes it.
     pub offline: Offline,
-    /// Whether a heuristic lifetime doubles each time a validation confirms the response.
+    /// If true, a heuristic lifetime doubles each time a validation confirms the response.
     pub adaptive_lifetime: bool,
     /// Largest object to store, bytes.
     pub max_object_size: u64,
     /// Address of the UDP socket for ICP; it is bound only if a peer has an ICP port.
     pub icp: Option<SocketAddr>,
     /// Address of the UDP socket for HTCP; it is bound only if a peer has an HTCP port. If a peer
-    /// has a key, it is one address: signatures cover it.
+    /// has a key, this must be a specific address, because signatures cover it.
     pub htcp: Option<SocketAddr>,
-    /// Updates of the summary are sent when so many objects are new, in thousandths of all.
+    /// Share of new objects at which updates of the summary are sent, in thousandths of all
+    /// objects.
     pub summary_permille: u16,
     /// Schemes other than http and https whose resources are fetched for clients.
     pub gateways: Vec<hashcache_http::Scheme>,
     /// Other caches through which resources are fetched.
     pub peers: Vec<PeerSettings>,
-    /// Which resources are fetched through which peers: the first route that matches decides. The
-    /// last one matches everything, if there are peers.
+    /// Selects peers for resources: the first route that matches decides. The last route matches
+    /// everything, if there are peers.
     pub routes: Vec<RouteSettings>,
     /// The directory of the key for links (see `hashcache link`); needed for any link.
     pub link_dir: Option<PathBuf>,
-    /// The pins of the keys of children.
+    /// Pins of the children's keys.
     pub link_children: Vec<Pin>,
-    /// Whether objects are fetched that a parent names as parts of a page.
+    /// If true, objects are fetched that a parent names as parts of a page.
     pub link_hints: bool,
 }
 
@@ -319,16 +323,16 @@ pub struct StateFiles {
     pub clock: Option<PathBuf>,
     /// Recently verified hosts.
     pub verified: Option<PathBuf>,
-    /// What the other boxes of links have of chunks.
+    /// Chunks that the other boxes of links have.
     pub chunks: Option<PathBuf>,
-    /// What was requested and saved, by hour.
+    /// Requests and saved bytes, by hour.
     pub history: Option<PathBuf>,
-    /// What was used of quotas.
+    /// Used part of quotas.
     pub quotas: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Whether the local time matters: a rule has times, or a quota has days.
+    /// Returns true if the local time matters: a rule has times, or a quota has days.
     pub(crate) fn needs_zone(&self) -> bool {
         let has_days = || {
             self.reloadable
@@ -339,9 +343,9 @@ impl Settings {
         self.reloadable.access.has_times() || has_days()
     }
 
-    /// The protocol on `listen`.
+    /// Returns the protocol on `listen`.
     pub fn speaks(&self, listen: &Listen) -> Speaks {
-        // In a forward proxy a certificate changes no address that does not say so.
+        // In a forward proxy a certificate does not change addresses without an explicit protocol.
         let usual = if self.startup.mode == Mode::Forward || self.reloadable.tls.is_empty() {
             Speaks::Http
         } else {

@@ -1,9 +1,9 @@
-//! The state of one core: its connections to origins, its access log buffer, and the state that all
+//! Per-core state: upstream connections, the access log buffer, and a pointer to the state that all
 //! cores share.
 //!
-//! [`Common`] is shared and stays, [`LiveSettings`] is shared and replaced by a reload, [`Worker`]
-//! is of one core. `routing` finds the next hops. Made by `server`, one per runtime; used by
-//! `request` and `fetch`.
+//! [`Common`] is shared and never replaced; [`LiveSettings`] is shared and replaced by a reload;
+//! each core has a [`Worker`]. `routing` finds the next hops. Made by `server`, once per runtime;
+//! used by `request` and `fetch`.
 //!
 //! Invariant: settings that a reload may change are in [`LiveSettings`], and each request reads
 //! them anew.
@@ -40,19 +40,19 @@ pub(crate) struct Worker {
     pub(crate) limits: Rc<Limits>,
     pub(crate) log: WorkerLog,
     pub(crate) metrics: Arc<WorkerMetrics>,
-    /// What the history does not have yet.
+    /// Counts that are not yet in the history.
     pub(crate) tally: Rc<Tally>,
-    /// How much content may be encoded.
+    /// Limits the content that this core encodes.
     pub(crate) encode_budget: RefCell<EncodeBudget>,
-    /// A replaced version is being copied.
+    /// True while a replaced version is being copied.
     pub(crate) keeps_replaced: Cell<bool>,
-    /// Packs text that is stored, with the memory set aside for it; made when it is needed.
+    /// Packs text before it is stored, with the memory reserved for it; made at the first use.
     pub(crate) packer: RefCell<Option<(Packer, Reservation)>>,
     upstream: RefCell<(u64, Rc<Upstream>)>,
     timed_rules: RefCell<Option<TimedRulesNow>>,
 }
 
-/// The access rules of one minute.
+/// The access rules that apply in one minute.
 struct TimedRulesNow {
     generation: u64,
     unix_minute: u64,
@@ -90,7 +90,8 @@ impl Worker {
         })
     }
 
-    /// The connections to origins; new ones after a reload.
+    /// Connections to origins and peers. A reload replaces them, because an [`Upstream`] copies the
+    /// settings when it is made.
     pub(crate) fn upstream(&self) -> Rc<Upstream> {
         let live = self.common.live();
         let mut upstream = self.upstream.borrow_mut();
@@ -103,7 +104,8 @@ impl Worker {
         Rc::clone(&upstream.1)
     }
 
-    /// The access rules whose times include now.
+    /// The access rules that apply now. If rules have times of the week, they are rebuilt once a
+    /// minute.
     pub(crate) fn timed_rules(&self, live: &LiveSettings) -> Rc<TimedRules> {
         let generation = live.generation;
         let unix = if live.settings.access.has_times() {
@@ -137,7 +139,7 @@ impl Worker {
         collapse.wait_times(origin, wait, self.limits.first_byte_time)
     }
 
-    /// Counts the limit that ended a connection, if a limit did.
+    /// Counts the limit that closed a connection, if a limit did.
     pub(crate) fn count_ending(&self, ending: Ending) {
         let metrics = &self.metrics;
         match ending {

@@ -1,13 +1,13 @@
-//! The order in which the origins of a site are asked.
+//! The order in which requests try the origins of a site.
 //!
-//! Called once per request that is forwarded, under the lock of the site. Pure: the weights, which
-//! follow from the health of the origins, and the number of busy requests are arguments.
+//! Called once per forwarded request, under the site's lock. Pure: the weights, which follow from
+//! the origins' health, and the number of busy requests are arguments.
 //!
-//! Invariants: an origin of weight 0 is never in the order, and no origin is in it twice. With
-//! [`Balance::Hash`], the loss of an origin moves the URLs of that origin and no others.
+//! Invariants: an origin with weight 0 is never in the order, and no origin is in it twice. With
+//! [`Balance::Hash`], the loss of an origin moves only the URLs of that origin.
 //! Cost: one pass over the origins and a sort; `Hash` reads the URL once per origin.
 
-/// How the requests of a site are spread over its origins.
+/// How the requests to a site are spread over the origins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Balance {
     /// In turn, by weight.
@@ -17,25 +17,25 @@ pub enum Balance {
     LeastBusy,
     /// Always the same origin for a URL.
     Hash,
-    /// The first one of the list that is in service.
+    /// The first origin in the list that is in service.
     First,
 }
 
-/// An origin as the balancer sees it.
+/// The load and weight of an origin, for the balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Its share of the requests; 0: it is out of service.
+    /// The origin's share of requests; 0: the origin is out of service.
     pub(crate) weight: u32,
-    /// Its unfinished requests.
+    /// The origin's unfinished requests.
     pub(crate) busy: u32,
 }
 
-/// Chooses among the origins of one site.
+/// Chooses among the origins of a site.
 #[derive(Clone, Debug)]
 pub(crate) struct Balancer {
     balance: Balance,
-    /// What is owed to each origin, for the smooth weighted round-robin of nginx: an origin of
-    /// weight 3 beside two of weight 1 gets a, b, a, c, a and not a, a, a, b, c.
+    /// The credit of each origin, for nginx's smooth weighted round-robin: an origin with weight 3
+    /// beside two origins with weight 1 gets a, b, a, c, a and not a, a, a, b, c.
     owed: Vec<i64>,
 }
 
@@ -47,7 +47,7 @@ impl Balancer {
         }
     }
 
-    /// The origins in service for a request for `url`, the one to ask first at the front.
+    /// The origins in service for a request to `url`, in the order in which to try them.
     pub(crate) fn order(&mut self, loads: &[Load], url: &[u8]) -> Vec<usize> {
         debug_assert_eq!(loads.len(), self.owed.len());
         let mut order: Vec<usize> = (0..loads.len().min(self.owed.len()))
@@ -84,7 +84,7 @@ impl Balancer {
         }
     }
 
-    /// Charges the first of the candidates with the turn of all of them.
+    /// Charges the weights of all candidates to the first candidate, which has its turn.
     fn settle(&mut self, candidates: &[usize], loads: &[Load]) {
         let all: i64 = candidates.iter().map(|&n| i64::from(loads[n].weight)).sum();
         if let Some(&first) = candidates.first() {
@@ -93,7 +93,7 @@ impl Balancer {
     }
 }
 
-/// Unfinished requests by weight, with the one to be sent; compared as a fraction.
+/// Unfinished requests by weight, including the request to be sent; compared as a fraction.
 #[derive(Clone, Copy, Debug)]
 struct Busyness {
     busy: u64,
@@ -130,11 +130,12 @@ impl PartialEq for Busyness {
 
 impl Eq for Busyness {}
 
-/// The score of origin `n` for a URL (weighted rendezvous hashing): it depends on no other origin,
-/// so a change of one weight moves URLs to or from that origin only.
+/// The score of origin `n` for a URL (weighted rendezvous hashing). It depends on no other origin,
+/// so a changed weight moves URLs only to or from that origin.
 fn rendezvous(url: &[u8], n: usize, weight: u32) -> f64 {
-    // FNV-1a over the URL and the number, then the finalizer of SplitMix64, because FNV alone
-    // spreads the last bytes badly. The same in every process, so that several boxes choose alike.
+    // FNV-1a over the URL and the number, then the finalizer of SplitMix64, because FNV by itself
+    // spreads the last bytes badly. The hash is equal in every process, so that several boxes
+    // choose alike.
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for &byte in url.iter().chain(&(n as u64).to_le_bytes()) {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -1,14 +1,14 @@
-//! What the origins of a site did, in numbers, for `/metrics`.
+//! Counters for the origins of a site, for `/metrics`.
 //!
-//! `live` counts here, `metrics` of the proxy reads. An origin keeps its numbers over a reload,
-//! also where its site changed.
+//! `live` counts here, the proxy's `metrics` reads. An origin keeps its counters over a reload,
+//! even if the site has changed.
 //!
 //! Cost: a few relaxed additions per forwarded request; none per hit.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The numbers of one origin of a site.
+/// The counters for an origin of a site.
 #[derive(Debug, Default)]
 pub(crate) struct OriginCounters {
     requests: AtomicU64,
@@ -18,22 +18,22 @@ pub(crate) struct OriginCounters {
     response_ns: AtomicU64,
 }
 
-/// The numbers at one moment.
+/// The counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginFigures {
-    /// Requests sent to it, those that failed too.
+    /// Requests sent to the origin, including failed requests.
     pub requests: u64,
-    /// Requests that count as failures for its health.
+    /// Requests that count as failures for the origin's health.
     pub failures: u64,
-    /// How often it was put out of service.
+    /// How often the origin was put out of service.
     pub outs: u64,
-    /// Whether it is out of service now.
+    /// True if the origin is out of service now.
     pub is_out: bool,
-    /// Whether its last request failed or was answered by an error of the server.
+    /// True if the last request failed or the response was a server error.
     pub is_failing: bool,
-    /// Heads of responses received.
+    /// Response heads received.
     pub responses: u64,
-    /// The sum of the times from a request to the head of its response.
+    /// The sum of the times from a request to the response head.
     pub response_time: Duration,
 }
 
@@ -71,7 +71,7 @@ impl OriginCounters {
         self.response_ns.fetch_add(ns, Relaxed);
     }
 
-    /// `state`: whether it is out of service, and whether it is failing.
+    /// The counters now. The flags are true if the origin is out of service, and if it is failing.
     pub(super) fn figures(&self, (is_out, is_failing): (bool, bool)) -> OriginFigures {
         OriginFigures {
             requests: self.requests.load(Relaxed),

@@ -1,23 +1,23 @@
-//! Content codings that the proxy applies when it serves a response of a site.
+//! Content codings that the proxy applies when it serves a response from a site.
 //!
-//! A response is stored once, as the origin sent it: the origin is asked for no coding (see
+//! A response is stored once, as the origin sent it: the request to the origin names no coding (see
 //! [`take_accept_encoding`]), and the coding that a client accepts is applied each time. The
-//! encoded form is another representation: its entity tag is weak, it has no ranges and no digests,
+//! encoded form is another representation: the entity tag is weak, it has no ranges and no digests,
 //! and `Vary` names Accept-Encoding. Requests for a range get the identity form.
 //!
-//! Called by `request` of the proxy around the answer to a request for a site.
+//! Called by the proxy's `request` around the response to a request for a site.
 //!
-//! Invariants: a response with `no-transform` or with a coding of its own is never changed. Memory
+//! Invariants: a response with `no-transform` or with a content coding is never changed. The memory
 //! of an encoder is bounded ([`Coding::memory`]) and charged to the client; `budget` bounds the
 //! processor time.
 //!
-//! Text that a box with a link has stored in pages is given in zstd without an encoder
-//! (`request/stored_form` of the proxy), with the fields that are made here.
+//! Text that a box with a link has stored in pages is sent in zstd without an encoder
+//! (`request/stored_form` in the proxy), with the fields that are made here.
 //!
-//! zstd is missing among the codings of sites. Of the encoders without C, `ruzstd` compresses worse
-//! than gzip at its fastest, takes a content only as a whole and has one level (numbers in
-//! `encoder`); `structured-zstd` has 1,289 lines with `unsafe` and a new release every few days,
-//! and would read the content of origins.
+//! zstd is not among the codings for sites. Among the encoders without C code, `ruzstd` compresses
+//! worse than gzip at its fastest, takes content only as a whole and has only one level (numbers in
+//! `encoder`). `structured-zstd` has 1,289 lines with `unsafe` and a new release every few days,
+//! and would read origins' content.
 
 mod budget;
 mod encoder;
@@ -41,7 +41,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// All codings, the smallest result first; the order in which they are preferred.
+    /// All codings in the order of preference: the smallest result first.
     pub const ALL: [(&str, Self); 2] = [("br", Self::Brotli), ("gzip", Self::Gzip)];
 
     /// The name in Content-Encoding.
@@ -56,7 +56,7 @@ impl Coding {
 /// The weights that a client gives to codings in Accept-Encoding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcceptEncoding {
-    /// In thousandths, for each of [`Coding::ALL`].
+    /// In thousandths, for each coding in [`Coding::ALL`].
     codings: [u16; Coding::ALL.len()],
     identity: u16,
 }
@@ -81,16 +81,16 @@ impl AcceptEncoding {
         }
         Self {
             codings: weights.map(|weight| weight.or(any).unwrap_or(0)),
-            // Without a word about it identity is acceptable, but any coding is preferred.
+            // If identity is not named, it is acceptable, but any coding is preferred.
             identity: identity.unwrap_or(0),
         }
     }
 
-    /// The coding of `offered` that the client prefers; `None`: identity.
+    /// The coding in `offered` that the client prefers; `None`: identity.
     pub fn choose(&self, offered: &[Coding]) -> Option<Coding> {
         let rated = Coding::ALL.iter().zip(self.codings);
         let rated = rated.filter(|((_, coding), weight)| *weight > 0 && offered.contains(coding));
-        // `rev`: of equal weights the last one wins, which must be the preferred one.
+        // `rev`: for equal weights the last item wins, which must be the preferred coding.
         let best = rated.rev().max_by_key(|(_, weight)| *weight)?;
         (best.1 >= self.identity).then_some(best.0.1)
     }
@@ -112,28 +112,28 @@ fn weight(parameter: &[u8]) -> Option<u16> {
     Some(weight.min(1000))
 }
 
-/// Takes Accept-Encoding out of a request before the lookup, so that all clients share one stored
-/// response, which has no coding.
+/// Removes Accept-Encoding from a request before the lookup, so that all clients share the same
+/// stored response, which has no coding.
 pub fn take_accept_encoding(request: &mut HeaderMap) -> AcceptEncoding {
     let accepted = AcceptEncoding::parse(request);
     request.remove(ACCEPT_ENCODING);
     accepted
 }
 
-/// Whether a response is one that is encoded for clients that accept it. The caller has checked
-/// that it answers a GET or HEAD.
+/// Returns true if a response is encoded for clients that accept a coding. The caller has checked
+/// that the response answers a GET or HEAD.
 pub fn is_encodable(status: StatusCode, fields: &HeaderMap) -> bool {
     let length = fields.get(CONTENT_LENGTH).map(|length| length.to_str());
     let length = length.map(|text| text.ok().and_then(|text| text.parse::<u64>().ok()));
     let is_long = match length {
-        // Of a length that is known at the end only, text is worth it.
+        // The length is not known in advance, but text is worth encoding.
         None => true,
         Some(length) => length.is_some_and(|length| length >= LENGTH_MIN),
     };
     is_long && is_plain_text(status, fields) && !forbids_changes(fields)
 }
 
-/// Whether the content of a response is all of a text, without a coding.
+/// Returns true if the response content is a complete text without a content coding.
 pub fn is_plain_text(status: StatusCode, fields: &HeaderMap) -> bool {
     let has_content = matches!(status.as_u16(), 200 | 203 | 404 | 410);
     has_content
@@ -142,8 +142,8 @@ pub fn is_plain_text(status: StatusCode, fields: &HeaderMap) -> bool {
         && fields.get(CONTENT_TYPE).is_some_and(is_text)
 }
 
-/// Whether values of Accept-Encoding ask for content in zstd rather than without a coding. Only a
-/// client that names zstd gets it.
+/// Returns true if the values of Accept-Encoding prefer zstd to identity. Only a client that names
+/// zstd gets zstd.
 pub fn prefers_zstd<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
     let (mut zstd, mut identity) = (0, 0);
     for member in values.flat_map(|value| value.split(|&byte| byte == b',')) {
@@ -159,19 +159,19 @@ pub fn prefers_zstd<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
     zstd > 0 && zstd >= identity
 }
 
-/// Whether Cache-Control has `no-transform`.
+/// Returns true if Cache-Control has `no-transform`.
 pub fn forbids_changes(fields: &HeaderMap) -> bool {
     let mut lines = fields.get_all(CACHE_CONTROL).iter();
     lines.any(|line| has_no_transform(line.as_bytes()))
 }
 
-/// Whether a value of Cache-Control has `no-transform`.
+/// Returns true if a value of Cache-Control has `no-transform`.
 pub fn has_no_transform(value: &[u8]) -> bool {
     let mut members = value.split(|&byte| byte == b',');
     members.any(|member| member.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
 }
 
-/// Whether a content type is text that compresses well.
+/// Returns true if a content type is text that compresses well.
 fn is_text(content_type: &HeaderValue) -> bool {
     let essence = content_type.as_bytes().split(|&byte| byte == b';').next();
     let essence = essence.unwrap_or_default().trim_ascii();
@@ -186,7 +186,7 @@ fn is_text(content_type: &HeaderValue) -> bool {
         || TEXT_TYPES.iter().any(|known| known.as_bytes() == essence)
 }
 
-/// Adds Accept-Encoding to `Vary`: another client may get another coding.
+/// Adds Accept-Encoding to `Vary`, because another client may get another coding.
 pub fn add_vary(fields: &mut HeaderMap) {
     let lines = fields.get_all(VARY).iter();
     let mut members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
@@ -199,8 +199,8 @@ pub fn add_vary(fields: &mut HeaderMap) {
     }
 }
 
-/// Makes a strong entity tag weak: it is for the identity form, and a range of one form must not be
-/// put together with a range of another.
+/// Makes a strong entity tag weak: the strong tag belongs to the identity form, and clients must
+/// not combine ranges from different forms.
 pub fn weaken_tag(fields: &mut HeaderMap) {
     if let Some(tag) = fields.get(ETAG)
         && tag.as_bytes().starts_with(b"\"")
@@ -210,7 +210,7 @@ pub fn weaken_tag(fields: &mut HeaderMap) {
     }
 }
 
-/// Changes the fields of a response into those of its encoded form.
+/// Changes the fields of a response for the encoded form.
 pub fn encoded_fields(coding: &'static str, fields: &mut HeaderMap) {
     fields.insert(CONTENT_ENCODING, HeaderValue::from_static(coding));
     weaken_tag(fields);
@@ -219,7 +219,7 @@ pub fn encoded_fields(coding: &'static str, fields: &mut HeaderMap) {
     }
 }
 
-/// Fields that describe the bytes of the identity form.
+/// Fields that describe the bytes in identity form.
 pub const ABOUT_IDENTITY: [HeaderName; 6] = [
     CONTENT_LENGTH,
     ACCEPT_RANGES,
@@ -232,7 +232,7 @@ pub const ABOUT_IDENTITY: [HeaderName; 6] = [
 /// Shorter content fits one packet anyway.
 pub const LENGTH_MIN: u64 = 1024;
 
-/// Types that are text although their names do not say so.
+/// Text types with names that do not show it.
 const TEXT_TYPES: [&str; 12] = [
     "application/javascript",
     "application/json",

@@ -1,12 +1,12 @@
-//! The fields by which proxies tell an origin about the client: `Forwarded` (RFC 7239) and the
+//! The fields in which proxies tell an origin about the client: `Forwarded` (RFC 7239) and the
 //! older X-Forwarded-For, -Proto and -Host.
 //!
 //! Called once per request to a site, before any other field is read. Pure functions.
 //!
-//! Invariants: only networks that the operator trusts can say where a request came from. The first
-//! address that is sent to the origin is that of the client, so an origin that reads the leftmost
+//! Invariants: a request's source is believed only from networks that the operator trusts. The
+//! first address that is sent to the origin is the client's, so an origin that reads the leftmost
 //! address is not deceived either. A field that cannot be parsed counts as absent.
-//! Cost: nothing is allocated for a client that sends none of these fields, except its own value.
+//! Cost: for a client that sends none of these fields, only the new values are allocated.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -15,37 +15,37 @@ use hashcache_http::{Authority, Host, Scheme, speaks_for_client};
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Where a request came from, as far as it can be trusted.
+/// The source of a request, as far as it can be trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarding {
-    /// The client: the rightmost address that is not trusted, or the leftmost one if all are.
+    /// The client: the rightmost address that is not trusted, or the leftmost address if all are.
     pub client: IpAddr,
-    /// The proxies between the client and this one, in the order in which they forwarded.
+    /// The proxies between the client and this proxy, in forwarding order.
     pub(crate) proxies: Vec<IpAddr>,
     /// The scheme that the client used.
     pub scheme: Scheme,
-    /// Whether a trusted proxy says it; if not, it is that of the connection.
+    /// True if a trusted proxy named the scheme; otherwise it is the connection's scheme.
     pub(crate) names_scheme: bool,
-    /// The host that the client named, if a trusted proxy says so.
+    /// The host that the client named, if a trusted proxy reports it.
     pub host: Option<Authority>,
     /// Whether the peer may speak for others.
     pub speaker: Speaker,
 }
 
-/// Whom to believe about where a request came from.
+/// Trust in the peer's statements about a request's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {
     /// A proxy that the operator trusts.
     Trusted,
-    /// Anyone else.
+    /// Any other peer.
     Untrusted,
 }
 
 impl Forwarding {
-    /// Reads the fields of a request that `peer` sent over a connection of this scheme.
+    /// Reads the fields of a request that `peer` sent over a connection with this scheme.
     ///
     /// X-Forwarded-For counts before Forwarded: nearly every proxy writes it, and a proxy that does
-    /// not know Forwarded passes on what its client wrote there.
+    /// not know Forwarded passes the client's value on.
     pub fn read(
         peer: IpAddr,
         scheme: Scheme,
@@ -79,7 +79,7 @@ impl Forwarding {
             scheme: members(fields, &PROTO).last().and_then(|it| scheme_of(it)),
             host: members(fields, &HOST).last().and_then(|it| host_text(it)),
         };
-        // What the peer itself says holds even if the addresses are unknown.
+        // The peer's own statement is valid even if the addresses are unknown.
         let mut said = elements.last().unwrap_or(&unlisted);
         let (mut way, mut client) = (Vec::new(), peer);
         for element in elements.iter().rev() {
@@ -105,19 +105,19 @@ impl Forwarding {
         }
     }
 
-    /// Writes the fields for the origin; `host` is what the client named.
+    /// Writes the fields for the origin; `host` is the host that the client named.
     pub(crate) fn write(&self, host: &str, fields: &mut HeaderMap) {
         self.write_fields(Some(host), fields);
     }
 
-    /// The same for a site that any host leads to. What the client named is not part of the cache
-    /// key then, so it must not become part of a response.
+    /// As [`write`](Self::write), for a site that serves any host. The client's host is not part of
+    /// the cache key then, so it must not become part of a response.
     pub(crate) fn write_without_host(&self, fields: &mut HeaderMap) {
         self.write_fields(None, fields);
     }
 
     fn write_fields(&self, host: Option<&str>, fields: &mut HeaderMap) {
-        // Pieces are put together by hand: this is done for each request to an origin.
+        // The text is built without `format!`, because this runs for each request to an origin.
         let mut text = String::with_capacity(128);
         push_address(&mut text, self.client);
         for proxy in &self.proxies {
@@ -153,11 +153,11 @@ fn set(fields: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-/// Removes the fields by which a request says where it came from, for which URL or method an origin
-/// shall take it, and who its user is: those that this proxy writes anew, and from untrusted
-/// clients all of their kind ([`speaks_for_client`]) but those that the site passes (`passed`).
-/// Names with `_` in place of `-` are removed too: CGI, WSGI and Rack give both spellings to the
-/// application as one. `Proxy` would set its proxy (CVE-2016-5385).
+/// Removes the fields in which a request names its source, the URL or method that an origin should
+/// use, or the user. Fields that this proxy writes anew are always removed. From untrusted clients,
+/// all such fields ([`speaks_for_client`]) are removed except the fields that the site passes
+/// (`passed`). Names with `_` in place of `-` are removed too, because CGI, WSGI and Rack do not
+/// distinguish the two spellings. `Proxy` would set the application's proxy (CVE-2016-5385).
 pub fn strip_forwarded(fields: &mut HeaderMap, speaker: Speaker, passed: &[HeaderName]) {
     let goes = |name: &&HeaderName| {
         let name = *name;
@@ -174,7 +174,7 @@ pub fn strip_forwarded(fields: &mut HeaderMap, speaker: Speaker, passed: &[Heade
     }
 }
 
-/// One proxy's statement about the hop before it.
+/// A proxy's statement about the previous hop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Element {
     /// The address that connected to the proxy; `None`: unknown or hidden.
@@ -183,12 +183,12 @@ struct Element {
     host: Option<String>,
 }
 
-/// The X-Forwarded-* fields, at most [`ELEMENTS_MAX`] of the rightmost.
+/// The X-Forwarded-* fields, at most the rightmost [`ELEMENTS_MAX`].
 fn elements_of_older_fields(fields: &HeaderMap) -> Vec<Element> {
     let addresses = members(fields, &FOR);
     let (schemes, hosts) = (members(fields, &PROTO), members(fields, &HOST));
     let count = addresses.len();
-    // Proxies that append to one of the lists append to all of them, or overwrite the other two.
+    // Proxies that append to one list append to all, or overwrite the other two.
     let at = |list: &[&[u8]], n: usize| {
         if list.len() == count {
             list.get(n).map(|text| text.to_vec())
@@ -204,7 +204,7 @@ fn elements_of_older_fields(fields: &HeaderMap) -> Vec<Element> {
     elements.skip(count.saturating_sub(ELEMENTS_MAX)).collect()
 }
 
-/// The trimmed members of a list without quoted strings, over all its lines.
+/// The trimmed members of a list without quoted strings, over all lines.
 fn members<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Vec<&'a [u8]> {
     let lines = fields.get_all(name).iter();
     let members = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b','));
@@ -229,7 +229,7 @@ fn parse_forwarded(fields: &HeaderMap) -> Option<Vec<Element>> {
     Some(elements)
 }
 
-/// Parses one element and the comma after it; returns what follows.
+/// Parses an element and the comma after it; returns the remaining text.
 fn parse_element(mut rest: &[u8]) -> Option<(Element, &[u8])> {
     let mut element = Element::default();
     let mut seen = [false; 3];
@@ -316,7 +316,7 @@ fn scheme_of(text: &[u8]) -> Option<Scheme> {
     schemes.into_iter().find(is)
 }
 
-/// The text of a host, which is parsed when its scheme is known.
+/// The text of a host, which is parsed when the scheme is known.
 fn host_text(text: &[u8]) -> Option<String> {
     Some(std::str::from_utf8(text).ok()?.to_owned())
 }
@@ -329,7 +329,7 @@ fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// An address as `Forwarded` spells it.
+/// Appends an address as `Forwarded` spells it.
 fn push_node(out: &mut String, address: IpAddr) {
     match address {
         IpAddr::V4(_) => push_address(out, address),

@@ -1,4 +1,4 @@
-//! What `forwarded` promises, checked for any bytes: by a test and by the fuzz target.
+//! Checks the invariants of `forwarded` for any bytes: called by a test and by the fuzz target.
 
 use std::net::IpAddr;
 
@@ -36,7 +36,7 @@ pub(crate) fn check_reading(data: &[u8]) {
     strip_forwarded(&mut stripped, Speaker::Untrusted, &[]);
     assert!(stripped.is_empty());
 
-    // The fields that are sent on mean the same to the next proxy, in either form.
+    // The forwarded fields mean the same to the next proxy, in either form.
     let host = read.host.as_ref().map(ToString::to_string);
     let host = host.unwrap_or_else(|| "site.test:8080".to_owned());
     let mut sent = HeaderMap::new();
@@ -45,7 +45,7 @@ pub(crate) fn check_reading(data: &[u8]) {
     newer.insert(FORWARDED, sent[FORWARDED].clone());
     sent.remove(FORWARDED);
     let trusts = |address| read.proxies.contains(&address) || address == peer;
-    // Each proxy adds an address, so a list at its limit is above it for the next proxy.
+    // Each proxy adds an address, so a list at the limit exceeds it for the next proxy.
     if trusts(read.client) || read.proxies.len() == ELEMENTS_MAX {
         return;
     }

@@ -1,11 +1,11 @@
-//! Rules of a site that change fields: of requests before they are sent to the origin, of responses
+//! A site's rules that change fields: in requests before they are sent to the origin, in responses
 //! before they are sent to the client.
 //!
-//! Called once per forwarded request and once per response. What is stored is what the origin sent,
-//! so a changed rule needs no purge.
+//! Called once per forwarded request and once per response. Responses are stored as the origin sent
+//! them, so a changed rule needs no purge.
 //!
-//! Invariant: no rule changes framing, the connection, the routing, or what the cache itself reads
-//! and writes.
+//! Invariant: no rule changes framing, the connection, the routing, or fields that the cache itself
+//! reads and writes.
 //! Cost: one lookup in the field map per rule.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue, InvalidHeaderName};
@@ -14,18 +14,18 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue, InvalidHeaderName};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderRules(Vec<HeaderRule>);
 
-/// One change.
+/// A change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HeaderRule {
-    /// The field gets this value alone.
+    /// The field gets only this value.
     Set(HeaderName, HeaderValue),
-    /// The field gets one more line.
+    /// The field gets an additional line.
     Add(HeaderName, HeaderValue),
     /// The field is removed.
     Remove(HeaderName),
 }
 
-/// The message whose fields a rule changes.
+/// The message in which a rule changes fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// A request to the origin.
@@ -47,13 +47,13 @@ pub enum Change {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderRuleError {
-    /// Not the name of a field.
+    /// Not a field name.
     #[error("`{name}` is not the name of a field")]
     Name {
         /// The name.
         name: String,
     },
-    /// Not the value of a field.
+    /// Not a field value.
     #[error("the value of `{name}` contains a character that no field may have")]
     Value {
         /// The name of the field.
@@ -72,7 +72,8 @@ pub enum HeaderRuleError {
 impl HeaderRules {
     /// Appends a rule that sets a field or adds a line to it.
     ///
-    /// # Errors See [`HeaderRuleError`].
+    /// # Errors
+    /// See [`HeaderRuleError`].
     pub fn push(
         &mut self,
         (message, change): (Message, Change),
@@ -93,13 +94,14 @@ impl HeaderRules {
 
     /// Appends a rule that removes a field.
     ///
-    /// # Errors See [`HeaderRuleError`].
+    /// # Errors
+    /// See [`HeaderRuleError`].
     pub fn push_removal(&mut self, message: Message, name: &str) -> Result<(), HeaderRuleError> {
         self.0.push(HeaderRule::Remove(checked(message, name)?));
         Ok(())
     }
 
-    /// Removes the fields that the rules set or remove, also those with `_` in place of `-`, which
+    /// Removes the fields that the rules set or remove, also fields with `_` in place of `-`, which
     /// many origins do not distinguish. The cache must not see values that the origin will not see.
     pub(crate) fn hide(&self, fields: &mut HeaderMap) {
         if self.0.is_empty() {
@@ -179,12 +181,13 @@ const FRAMING: [HeaderName; 5] = [
     header::CONTENT_ENCODING,
     header::CONTENT_LENGTH,
     header::CONTENT_RANGE,
-    // An origin that expects it, or not, would wait for content or send a second response.
+    // With a changed Expect, an origin would wait for content or send a second response.
     header::EXPECT,
     header::VIA,
 ];
 
-/// A stored response would be for another request than the one that is looked up.
+/// With rules for these fields, the stored response would belong to another request than the
+/// request that was looked up.
 const OF_REQUESTS: [HeaderName; 12] = [
     header::HOST,
     header::RANGE,

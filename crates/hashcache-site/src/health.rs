@@ -1,8 +1,8 @@
 //! Which origins of a site are in service: by the results of requests (passive) and of checks
 //! (active).
 //!
-//! Called with every result, and by the balancer for the share of each origin. No I/O and no clock:
-//! the time is an argument.
+//! Called with every result, and by the balancer for each origin's share. No I/O and no clock: the
+//! time is an argument.
 //!
 //! ```text
 //! in service ── 3 failures in a row ──▶ out 10 s, then 20, 40, 60 ──▶ a tenth of its share, 10 s
@@ -10,30 +10,31 @@
 //! ```
 //!
 //! Invariant: results of requests never put more than half of the origins out of service: if all
-//! fail, the fault is probably elsewhere. Checks may put out all of them. A page that always fails
-//! does not put out an origin that answers others: one client could take it from all.
+//! fail, the fault is probably elsewhere. Checks may put out all origins. A page that always fails
+//! does not put out an origin that answers other requests: otherwise a client could take the origin
+//! from all others.
 //! Cost: a few comparisons per result.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The result of a request to an origin, as far as its health is concerned.
+/// The result of a request to an origin, for the origin's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A response with a status below 500.
     Good,
-    /// Another error of the server. It does not show that the next request fails too, so the origin
-    /// stays in service; operators see that it is failing.
+    /// Another server error. It does not show that the next request fails too, so the origin stays
+    /// in service; operators see that it is failing.
     Error,
-    /// No response in time, a broken one, or 502, 503 or 504. One page may be the cause.
+    /// No response in time, a broken response, or 502, 503 or 504. A single page may be the cause.
     Unable,
     /// No connection.
     Failed,
 }
 
 impl Outcome {
-    /// By the status of a response.
+    /// The outcome for a response status.
     pub fn of(status: http::StatusCode) -> Self {
         match status.as_u16() {
             502..=504 => Self::Unable,
@@ -49,24 +50,24 @@ pub(crate) struct Health {
     origins: Vec<OriginHealth>,
 }
 
-/// The health of one origin.
+/// The health of an origin.
 #[derive(Clone, Debug, Default)]
 struct OriginHealth {
     /// Failed requests in a row.
     failures: u32,
     /// The last request that was answered without a failure.
     good_at: Option<Instant>,
-    /// The last request failed, or was answered by an error of the server.
+    /// The last request failed, or the response was a server error.
     is_failing: bool,
     /// Out of service until then, by the results of requests.
     out_until: Option<Instant>,
-    /// How long it was out of service the last time.
+    /// How long the origin was out of service the last time.
     out_time: Duration,
-    /// Checks with a result other than that of `is_down`, in a row.
+    /// Checks in a row with a result that contradicts `is_down`.
     against: u32,
     /// Out of service by checks.
     is_down: bool,
-    /// When checks put it back into service.
+    /// When checks put the origin back into service.
     back_since: Option<Instant>,
 }
 
@@ -75,7 +76,7 @@ impl OriginHealth {
         self.is_down || self.out_until.is_some_and(|until| now < until)
     }
 
-    /// The time at which it came back into service, if it has ever been out.
+    /// The time at which the origin returned to service, if it has ever been out.
     fn returned(&self) -> Option<Instant> {
         self.out_until.max(self.back_since)
     }
@@ -93,7 +94,7 @@ pub(crate) enum Change {
 }
 
 impl Health {
-    /// All origins in service.
+    /// All origins are in service.
     pub(crate) fn new(origins: usize) -> Self {
         Self {
             origins: vec![OriginHealth::default(); origins],
@@ -106,7 +107,8 @@ impl Health {
         let out = self.origins.iter().filter(|it| is_out(it)).count();
         let origin = self.origins.get_mut(n)?;
         if origin.is_out(now) {
-            // A request that was sent before. It must not lengthen the time.
+            // The request was sent before the origin was put out. The result must not lengthen the
+            // time.
             return None;
         }
         origin.is_failing = outcome != Outcome::Good;
@@ -128,7 +130,7 @@ impl Health {
         Some(Change::Out(time))
     }
 
-    /// Notes the result of a check of origin `n`.
+    /// Notes the result of a check on origin `n`.
     pub(crate) fn note_check(&mut self, n: usize, is_good: bool, now: Instant) -> Option<Change> {
         let origin = self.origins.get_mut(n)?;
         origin.is_failing &= !is_good;
@@ -154,12 +156,12 @@ impl Health {
         Some(Change::Up)
     }
 
-    /// Whether the last request to origin `n` failed, or was answered by an error of the server.
+    /// Returns true if the last request to origin `n` failed, or the response was a server error.
     pub(crate) fn is_failing(&self, n: usize) -> bool {
         self.origins.get(n).is_some_and(|origin| origin.is_failing)
     }
 
-    /// The share of its requests that origin `n` gets now, in tenths.
+    /// The part of the share that origin `n` gets now, in tenths.
     pub(crate) fn tenths(&self, n: usize, now: Instant) -> u32 {
         let Some(origin) = self.origins.get(n) else {
             return 0;
@@ -178,17 +180,18 @@ impl Health {
 
 /// Failures in a row after which an origin is out of service.
 const FAILURES_MAX: u32 = 3;
-/// How long one good response shows that the failures are those of single pages. A client can send
-/// many requests for such a page, but it cannot keep the origin from answering others meanwhile.
+/// For this long after a good response, failures are taken as failures of single pages. A client
+/// can send many requests for such a page, but it cannot keep the origin from answering other
+/// requests meanwhile.
 const ANSWERS_TIME: Duration = Duration::from_secs(2);
 /// Checks in a row that put an origin out of service.
 const FAILED_CHECKS: u32 = 3;
-/// Checks in a row that put it back.
+/// Checks in a row that put the origin back.
 const GOOD_CHECKS: u32 = 2;
 /// How long an origin is out of service the first time; it doubles while the origin keeps failing.
 const OUT_TIME_MIN: Duration = Duration::from_secs(10);
 const OUT_TIME_MAX: Duration = Duration::from_secs(60);
-/// How long an origin that returns gets a tenth of its share: its caches are cold.
+/// How long a returning origin gets a tenth of its share: its caches are cold.
 const RETURN_TIME: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

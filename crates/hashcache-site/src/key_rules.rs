@@ -1,15 +1,15 @@
-//! Cache key rules of a site: which parts of a request select a stored response, and which requests
+//! A site's cache key rules: which parts of a request select a stored response, and which requests
 //! bypass the store.
 //!
 //! Called once per request to a site, before the lookup. Pure.
 //!
-//! The query that the rules leave is also the one that the origin is asked for. Otherwise an origin
-//! that repeats its URL in a page would send the parameters of one client to all others.
+//! The query that remains after the rules is also sent to the origin. Otherwise an origin that
+//! repeats its URL in a page would send a client's parameters to all other clients.
 //!
 //! Invariants: parameters are dropped and sorted, never decoded: `a=%31` and `a=1` may be different
-//! resources. Parameters of equal names keep their order. Two requests whose chosen cookies or
-//! fields differ never share a key.
-//! Cost: nothing without rules; else one pass over the query and the Cookie fields.
+//! resources. Parameters with equal names keep their order. Two requests with different values in
+//! the chosen cookies or fields never share a key.
+//! Cost: nothing without rules; otherwise one pass over the query and the Cookie fields.
 
 use std::borrow::Cow;
 
@@ -37,15 +37,15 @@ impl Eq for KeyRules {}
 /// Cache key rules as the operator wrote them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyRulesSpec {
-    /// Patterns of parameters that are dropped from the query, such as `utm_*`.
+    /// Patterns for parameters that are dropped from the query, such as `utm_*`.
     pub drop_query: Vec<String>,
-    /// Whether the remaining parameters are sorted by name.
+    /// True if the remaining parameters are sorted by name.
     pub sort_query: bool,
-    /// Cookies whose values are part of the key.
+    /// Cookies with values that are part of the key.
     pub cookies: Vec<String>,
-    /// Request fields whose values are part of the key.
+    /// Request fields with values that are part of the key.
     pub fields: Vec<String>,
-    /// Patterns of cookies whose requests bypass the store.
+    /// Patterns for cookies; requests with such cookies bypass the store.
     pub bypass_cookies: Vec<String>,
 }
 
@@ -58,16 +58,16 @@ pub enum KeyRuleError {
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
-    /// Not the name of a cookie.
+    /// Not a cookie name.
     #[error("`{name}` is not the name of a cookie")]
     Cookie {
         /// The name.
         name: String,
     },
-    /// Not the name of a field.
+    /// Not a field name.
     #[error("`{name}` is not the name of a field")]
     FieldName {
         /// The name.
@@ -81,7 +81,7 @@ pub enum KeyRuleError {
     },
 }
 
-/// Patterns of names; `*` stands for any number of characters.
+/// Patterns for names; `*` stands for any number of characters.
 #[derive(Clone, Debug, Default)]
 struct NameSet(Option<Globs>);
 
@@ -118,7 +118,8 @@ impl NameSet {
 impl KeyRules {
     /// Checks the rules and compiles their patterns.
     ///
-    /// # Errors See [`KeyRuleError`].
+    /// # Errors
+    /// See [`KeyRuleError`].
     pub fn new(spec: &KeyRulesSpec) -> Result<Self, KeyRuleError> {
         let is_bad = |name: &&String| name.is_empty() || name.contains(['=', ';', ' ', ',', '*']);
         if let Some(name) = spec.cookies.iter().find(is_bad) {
@@ -143,7 +144,7 @@ impl KeyRules {
         })
     }
 
-    /// The path and query to look up and to ask for.
+    /// The path and query for the lookup and for the origin.
     pub fn path_and_query<'a>(&self, original: &'a str) -> Cow<'a, str> {
         let Some((path, query)) = original.split_once('?') else {
             return original.into();
@@ -168,20 +169,21 @@ impl KeyRules {
         }
     }
 
-    /// Whether cookies or fields are part of the key.
+    /// Returns true if cookies or fields are part of the key.
     pub(crate) fn has_parts(&self) -> bool {
         !self.spec.cookies.is_empty() || !self.fields.is_empty()
     }
 
-    /// Whether cookies are part of the key, and the fields that are.
+    /// Returns true if cookies are part of the key, and the fields that are part of it.
     pub fn parts(&self) -> (bool, &[HeaderName]) {
         (!self.spec.cookies.is_empty(), &self.fields)
     }
 
-    /// What the chosen cookies and fields of a request add to its key; empty without such rules.
+    /// The part of the key from the chosen cookies and fields in a request; empty without such
+    /// rules.
     ///
-    /// Each part begins with a zero byte, which no URL contains, and carries its length, so no
-    /// value can look like two parts.
+    /// Each part starts with a zero byte, which no URL contains, and each value carries a length,
+    /// so no value can look like two parts.
     pub(crate) fn suffix(&self, request: &HeaderMap) -> Vec<u8> {
         let mut suffix = Vec::new();
         for name in &self.spec.cookies {
@@ -195,17 +197,17 @@ impl KeyRules {
         suffix
     }
 
-    /// Whether a cookie of the request makes it bypass the store.
+    /// Returns true if a cookie in the request makes it bypass the store.
     pub fn is_bypass(&self, request: &HeaderMap) -> bool {
         !self.bypass_cookies.is_empty()
             && cookies(request).any(|(name, _)| {
-                // A name that is no text matches no pattern.
+                // A name that is not UTF-8 matches no pattern.
                 std::str::from_utf8(name).is_ok_and(|name| self.bypass_cookies.has(name))
             })
     }
 }
 
-/// Appends one part of a suffix: the number of values, then each with its length.
+/// Appends a part to a suffix: a zero byte, then each value with its length.
 fn push<'a>(suffix: &mut Vec<u8>, values: impl Iterator<Item = &'a [u8]>) {
     suffix.push(0);
     for value in values {
@@ -214,7 +216,7 @@ fn push<'a>(suffix: &mut Vec<u8>, values: impl Iterator<Item = &'a [u8]>) {
     }
 }
 
-/// The cookies of a request: names and values (RFC 6265, section 5.4).
+/// The cookies in a request: names and values (RFC 6265, section 5.4).
 fn cookies(request: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     let lines = request.get_all(COOKIE).iter();
     let pairs = lines.flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));

@@ -1,11 +1,11 @@
-//! Sites: what a reverse proxy knows about the sites that it stands in front of; and mirrors: the
+//! Sites: the configuration and state of the sites behind a reverse proxy; and mirrors: the
 //! registries that a proxy offers under paths of its own.
 //!
 //! The proxy's settings carry sites as `spec` describes them, and mirrors as [`mirror::Mirror`];
-//! its `request` and `fetch` use the other parts.
+//! the proxy's `request` and `fetch` use the other parts.
 //!
-//! Invariant: no module here does I/O or reads a clock. What a client says about itself counts only
-//! as far as the operator trusts the network of its sender.
+//! Invariant: no module here does I/O or reads a clock. A client's statements about itself count
+//! only as far as the operator trusts the sender's network.
 
 pub mod balance;
 pub mod counters;

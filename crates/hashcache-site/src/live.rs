@@ -1,15 +1,15 @@
-//! The sites of the configuration in effect, with what is known about their origins.
+//! The sites in the current configuration, with the state of their origins.
 //!
-//! `worker` of the proxy has one [`LiveSite`] per site, shared by all cores; its `request` makes a
-//! [`SiteRequest`] per request, and its `fetch/ask` reports to it what the origins did.
+//! The proxy's `worker` has one [`LiveSite`] per site, shared by all cores; the proxy's `request`
+//! makes a [`SiteRequest`] per request, and `fetch/ask` reports the origins' results to it.
 //!
-//! Two fields of our own lead from `request` of the proxy through the store and back, and are never
-//! sent to anyone: `KEY` carries the values of the cache key rules, as a field that `Vary` names,
-//! so that a purge of the URL finds all of them; [`ORIGIN`] says which origin a stored response is
-//! from, because the entity tags of two servers may differ.
+//! Two internal fields lead from the proxy's `request` through the store and back, and are never
+//! sent to anyone. `KEY` carries the values of the cache key rules, as a field that `Vary` names,
+//! so that a purge of the URL finds all variants. [`ORIGIN`] names the origin of a stored response,
+//! because the entity tags of two servers may differ.
 //!
-//! Invariant: the retries of a site are at most a fifth of its requests, beside those of requests
-//! that waited for an origin which is out of service now.
+//! Invariant: a site's retries are at most a fifth of the requests, apart from retries of requests
+//! that waited for an origin that is out of service now.
 //! Cost: one lock per forwarded request and per result.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -35,23 +35,23 @@ use super::spec::{SentHost, Site, Sites};
 
 /// The request field with the values of the cache key rules.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("hashcache-key");
-/// The field of a stored response with the authority of its origin.
+/// The field in a stored response with the authority of the origin.
 pub const ORIGIN: HeaderName = HeaderName::from_static("hashcache-origin");
 
 /// A site and the state of its origins.
 #[derive(Debug)]
 pub struct LiveSite {
-    /// What the configuration says of it.
+    /// The configuration of the site.
     pub spec: Site,
-    /// The page that is sent in place of our own ones.
+    /// The page that replaces the proxy's own error pages.
     pub error_page: Option<Bytes>,
-    /// The Host fields of requests to the origins; `None`: `http` refuses it.
+    /// The Host fields for requests to the origins; `None`: `http` refuses it.
     host_fields: Vec<Option<HeaderValue>>,
-    /// Stored responses are served to plain requests as they are stored: no rule of the site looks
-    /// at other fields or changes the response.
+    /// Stored responses are served unchanged to plain requests: no rule of the site reads other
+    /// fields or changes the response.
     pub is_plain: bool,
     state: Mutex<State>,
-    /// Unfinished requests of each origin.
+    /// Unfinished requests to each origin.
     busy: Vec<AtomicU32>,
     counters: Vec<Arc<OriginCounters>>,
 }
@@ -81,7 +81,7 @@ impl RetryBudget {
     }
 }
 
-/// The sites of the configuration in effect.
+/// The sites in the current configuration.
 #[derive(Debug, Default)]
 pub struct LiveSites {
     sites: Vec<Arc<LiveSite>>,
@@ -89,8 +89,8 @@ pub struct LiveSites {
 }
 
 impl LiveSites {
-    /// The sites of `sites`; one that is the same in `known` keeps its state, and an origin of a
-    /// site with the same name its counters.
+    /// The state for `sites`. A site that is equal in `known` keeps its state, and an origin in a
+    /// site with the same name keeps its counters.
     pub fn new(sites: &Sites, known: Option<&Self>) -> Self {
         let live = sites.all().iter().map(|spec| {
             let known = known.map_or(&[][..], Self::all);
@@ -111,8 +111,8 @@ impl LiveSites {
         self.names.find(authority).and_then(|n| self.sites.get(n))
     }
 
-    /// The target under which responses for a client's URL are stored; `None`: no site has its
-    /// host. The URL of an origin stands for that of a site that any host leads to.
+    /// The target under which responses for a client's URL are stored; `None`: no site has the
+    /// host. For a site that serves any host, the target has the origin's authority.
     pub fn stored_as(&self, target: &Target) -> Option<Target> {
         let site = self.find(&target.authority)?;
         let authority = site.spec.any_host_authority();
@@ -123,14 +123,14 @@ impl LiveSites {
         })
     }
 
-    /// All sites, in the order of the configuration.
+    /// All sites, in configuration order.
     pub fn all(&self) -> &[Arc<LiveSite>] {
         &self.sites
     }
 }
 
 impl LiveSite {
-    /// A site; `before` is its earlier configuration.
+    /// A site; `before` is the site's earlier configuration.
     fn new(spec: Site, before: Option<&Self>) -> Self {
         let origins = spec.origins.len();
         let counters = spec.origins.iter().map(|origin| {
@@ -167,7 +167,8 @@ impl LiveSite {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The origins to ask for `url`, in order; `first`, if it is in service, at the front.
+    /// The origins for `url`, in the order in which to try them; `first`, if it is in service, at
+    /// the front.
     pub fn endpoints(&self, url: &str, first: Option<&HeaderValue>) -> Vec<Endpoint> {
         let now = Instant::now();
         let mut state = self.state();
@@ -214,14 +215,14 @@ impl LiveSite {
         self.spec.origins.iter().position(|origin| is(&origin.url))
     }
 
-    /// Whether a request that failed at this origin may be sent to another. Retries are limited,
-    /// so that they do not double the load of origins that are all overloaded; what waited for an
-    /// origin that is out of service now is moved, and is no such load.
+    /// Returns true if a request that failed at this origin may be sent to another origin. Retries
+    /// are limited, so that they do not double the load when all origins are overloaded. A request
+    /// that waited for an origin that is out of service now is moved, and is no such load.
     pub fn may_retry(&self, failed: &Endpoint) -> bool {
         !self.is_in_service(failed) || self.state().retries.take()
     }
 
-    /// Whether requests are sent to this origin.
+    /// Returns true if requests are sent to this origin.
     pub fn is_in_service(&self, to: &Endpoint) -> bool {
         let number = self.number(to);
         number.is_none_or(|n| self.state().health.tenths(n, Instant::now()) > 0)
@@ -238,9 +239,9 @@ impl LiveSite {
         }
     }
 
-    /// Changes the fields of a request to what the store looks at: without those that the rules of
-    /// the site hide, with the values of the cache key rules, and without the codings that the
-    /// client accepts if the site encodes.
+    /// Changes the fields of a request for the store: removes fields that the site's rules hide,
+    /// adds the values of the cache key rules, and, if the site encodes, removes the codings that
+    /// the client accepts.
     pub fn prepare(&self, fields: &mut HeaderMap) {
         self.mark_key(fields);
         if !self.spec.compress.is_empty() {
@@ -248,8 +249,8 @@ impl LiveSite {
         }
     }
 
-    /// Removes fields that the rules of the site hide, and adds the field with the values of the
-    /// cache key rules.
+    /// Removes fields that the site's rules hide, and adds the field with the values of the cache
+    /// key rules.
     pub fn mark_key(&self, fields: &mut HeaderMap) {
         self.spec.request_headers.hide(fields);
         fields.remove(KEY);
@@ -260,7 +261,7 @@ impl LiveSite {
         }
     }
 
-    /// Each origin with its numbers.
+    /// Each origin with its counters.
     pub fn figures(&self) -> impl Iterator<Item = (&Origin, OriginFigures)> {
         let (now, state) = (Instant::now(), self.state());
         let origins = self.spec.origins.iter().zip(&self.counters);
@@ -271,7 +272,7 @@ impl LiveSite {
         })
     }
 
-    /// Notes the result of a check of origin `n`.
+    /// Notes the result of a check on origin `n`.
     pub fn note_check(&self, n: usize, is_good: bool) {
         let change = self.state().health.note_check(n, is_good, Instant::now());
         self.log(n, change);
@@ -304,14 +305,14 @@ impl LiveSite {
         }
     }
 
-    /// The Host field of a check.
+    /// The Host field for a check.
     pub fn check_host(&self, to: &Endpoint) -> Option<HeaderValue> {
         let named = self.host_for(to);
         let first = || HeaderValue::try_from(self.spec.hosts.first()?.to_string()).ok();
         named.or_else(first)
     }
 
-    /// What a result means for the health of an origin; `None`: nothing.
+    /// The outcome of a failure for the origin's health; `None`: it has no effect on the health.
     pub fn outcome_of(failure: &Failure) -> Option<Outcome> {
         match failure {
             Failure::NameNotFound
@@ -331,7 +332,7 @@ impl LiveSite {
     }
 }
 
-/// The Host field of a request to this server.
+/// The Host field for a request to this server.
 fn host_field(authority: &Authority, scheme: Scheme) -> Option<HeaderValue> {
     HeaderValue::try_from(authority.host_field(scheme)).ok()
 }
@@ -341,20 +342,20 @@ fn host_field(authority: &Authority, scheme: Scheme) -> Option<HeaderValue> {
 pub struct SiteRequest {
     /// The site.
     pub site: Arc<LiveSite>,
-    /// What of the client the origins are told.
+    /// The client's data that the origins get.
     pub forwarding: Forwarding,
     /// The host that the client named, if the origins may know it.
     pub host: Option<Authority>,
-    /// Who has sent it.
+    /// The kind of sender.
     pub sender: Sender,
-    /// Whether its connection may have the requests of several clients.
+    /// True if the connection may carry requests from several clients.
     pub is_shared: bool,
 }
 
 /// The sender of a request to a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sender {
-    /// A client, or a proxy of its own.
+    /// A client, or a proxy on the client's side.
     Client,
     /// A member, which applies the rules for responses itself.
     Member,
@@ -369,7 +370,7 @@ pub struct Busy {
 }
 
 impl Busy {
-    /// Notes that the head of the response has arrived.
+    /// Notes that the response head has arrived.
     pub fn note_response(&self) {
         self.site.counters[self.number].response(self.since.elapsed());
     }
@@ -392,15 +393,15 @@ impl SiteRequest {
         }
     }
 
-    /// Changes the fields of a request into those for the origins of the site.
+    /// Changes the request fields for the site's origins.
     pub fn prepare(&self, fields: &mut HeaderMap) {
         fields.remove(KEY);
         self.site.spec.request_headers.apply(fields);
         self.write_forwarding(fields);
     }
 
-    /// Changes the fields of a request into those for the member that has the response. It is asked
-    /// on behalf of the client, and applies the rules of the site itself.
+    /// Changes the request fields for the member that has the response. The request is sent on
+    /// behalf of the client, and the member applies the site's rules itself.
     pub fn prepare_for_member(&self, fields: &mut HeaderMap) {
         fields.remove(KEY);
         self.write_forwarding(fields);
@@ -435,8 +436,8 @@ impl SiteRequest {
         })
     }
 
-    /// Adds our own fields to a response that is about to be judged and stored. The only origin of
-    /// a site needs no field.
+    /// Adds our internal fields to a response that is about to be judged and stored. If the site
+    /// has only one origin, the origin field is not needed.
     pub fn mark<B>(
         &self,
         to: &Endpoint,
@@ -444,7 +445,7 @@ impl SiteRequest {
         targets: &[HeaderName],
     ) {
         self.mark_cookies((path, response), targets);
-        // The fields of a 304 replace the stored ones; without `Vary` those stay.
+        // The fields of a 304 replace the stored fields; without `Vary`, the stored `Vary` stays.
         let keeps_vary =
             response.status() == StatusCode::NOT_MODIFIED && !response.headers().contains_key(VARY);
         let response = response.headers_mut();
@@ -462,9 +463,9 @@ impl SiteRequest {
         }
     }
 
-    /// Where the lifetime will be the site's default, the response may have been made for one user:
-    /// `Vary` then says that it is for requests without cookies. For a response of a member too:
-    /// its configuration may be an older one.
+    /// If the lifetime will be the site's default, the response may have been made for one user.
+    /// Then `Vary` limits it to requests without cookies. This is also done for a member's
+    /// response, because the member's configuration may be older.
     pub fn mark_cookies<B>(
         &self,
         (path, response): (&str, &mut Response<B>),
@@ -477,7 +478,8 @@ impl SiteRequest {
         }
     }
 
-    /// Takes our own fields out of a response. Other caches must know what the key rules looked at.
+    /// Removes our internal fields from a response. Other caches must know which fields the key
+    /// rules read.
     pub fn unmark(&self, response: &mut HeaderMap) {
         response.remove(ORIGIN);
         if !self.site.spec.key.has_parts() || !response.contains_key(VARY) {
@@ -503,7 +505,7 @@ impl SiteRequest {
     }
 }
 
-/// Origins that are tried for one request: two retries.
+/// Origins that are tried for a request: two retries.
 const HOPS_MAX: usize = 3;
 /// Retries that a site saves while none are needed.
 const RETRIES_SAVED: u32 = 20;

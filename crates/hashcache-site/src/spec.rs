@@ -20,10 +20,10 @@ use super::key_rules::KeyRules;
 /// A site and its origins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
-    /// Its names, without ports; the first one is used in logs. Empty: the only site, which serves
-    /// requests for any host.
+    /// The site's host names, without ports; the first name is used in logs. Empty: the only site,
+    /// which serves requests for any host.
     pub hosts: Vec<Host>,
-    /// The servers that have its content.
+    /// The servers that have the site's content.
     pub origins: Vec<SiteOrigin>,
     /// The Host field that origins get.
     pub sent_host: SentHost,
@@ -31,14 +31,14 @@ pub struct Site {
     pub balance: Balance,
     /// How the origins are checked; `None`: only by the results of requests.
     pub health: Option<HealthCheck>,
-    /// Whether plain requests are redirected to https.
+    /// True if plain requests are redirected to https.
     pub redirect_to_https: bool,
-    /// Networks whose Forwarded and X-Forwarded fields are believed.
+    /// Networks from which Forwarded and X-Forwarded fields are believed.
     pub trust_forwarded: Vec<Prefix>,
-    /// Whether the proxies of these networks send the requests of one client only on a connection
-    /// on which that client has logged in (NTLM, Negotiate).
+    /// True if the proxies in these networks reserve a connection for a client after that client
+    /// has logged in on it (NTLM, Negotiate): they send no other client's requests on it.
     pub front_keeps_logins: bool,
-    /// Request fields of untrusted clients that reach the origins although they speak for the
+    /// Request fields from untrusted clients that reach the origins although they speak for the
     /// client (`X-HTTP-Method-Override`, for example).
     pub pass_fields: Vec<HeaderName>,
     /// How long stale responses may be served.
@@ -47,9 +47,9 @@ pub struct Site {
     pub lifetimes: Lifetimes,
     /// Cache key rules.
     pub key: KeyRules,
-    /// Changes of the fields of requests.
+    /// Changes to request fields.
     pub request_headers: HeaderRules,
-    /// Changes of the fields of responses.
+    /// Changes to response fields.
     pub response_headers: HeaderRules,
     /// Content codings that are applied to text.
     pub compress: Vec<Coding>,
@@ -60,26 +60,26 @@ pub struct Site {
 /// A server with the content of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SiteOrigin {
-    /// Its address.
+    /// The server's address.
     pub url: Origin,
-    /// Its share of the requests, relative to the other origins.
+    /// The origin's share of requests, relative to the other origins.
     pub weight: u16,
 }
 
 /// The Host field that origins get.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum SentHost {
-    /// The client's.
+    /// The client's host.
     #[default]
     Client,
-    /// That of the origin's URL.
+    /// The host in the origin's URL.
     Origin,
-    /// This one.
+    /// This host.
     Name(HeaderValue),
 }
 
 impl SentHost {
-    /// A host, with or without a port; `None` if it is not one.
+    /// Parses a host, with or without a port; `None` if it is not a host.
     pub fn name(text: &str) -> Option<Self> {
         Authority::parse(text, Scheme::Http).ok()?;
         text.parse().ok().map(Self::Name)
@@ -91,7 +91,7 @@ impl SentHost {
 pub struct HealthCheck {
     /// The path and query of the request.
     pub path: String,
-    /// The time between checks of an origin.
+    /// The time between two checks on an origin.
     pub interval: Duration,
     /// How long an origin may take.
     pub timeout: Duration,
@@ -99,8 +99,8 @@ pub struct HealthCheck {
     pub status: u16,
 }
 
-/// How long stale responses of a site may be served where the origin says nothing about that. What
-/// the origin forbids (`must-revalidate`, `s-maxage`, `no-cache`) stays forbidden.
+/// How long a site's stale responses may be served if the origin sets no rule for that. If the
+/// origin forbids it (`must-revalidate`, `s-maxage`, `no-cache`), it stays forbidden.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grace {
     /// While the origins answer with an error.
@@ -113,7 +113,7 @@ pub struct Grace {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SiteError {
-    /// A host of two sites.
+    /// A host that belongs to two sites.
     #[error("`{host}` is a host of two sites")]
     HostTwice {
         /// The host.
@@ -125,7 +125,7 @@ pub enum SiteError {
     /// A site without origins.
     #[error("a site without `origins`")]
     NoOrigins,
-    /// An origin that is in the list of a site twice.
+    /// An origin that is in a site's list twice.
     #[error("`{url}` is an origin of the site twice")]
     OriginTwice {
         /// The URL.
@@ -134,8 +134,7 @@ pub enum SiteError {
 }
 
 impl Site {
-    /// A site at one origin with the defaults of all settings: any host, the Host field of the
-    /// client.
+    /// A site at one origin with default settings: any host, the client's Host field.
     pub fn at(url: Origin) -> Self {
         Self {
             hosts: Vec::new(),
@@ -157,8 +156,8 @@ impl Site {
         }
     }
 
-    /// The authority in the cache keys of a site that any host leads to: a client must not be able
-    /// to choose it. `None`: the site has names.
+    /// The authority in the cache keys of a site that serves any host: a client must not be able to
+    /// choose it. `None`: the site has names.
     pub fn any_host_authority(&self) -> Option<&Authority> {
         let origin = self.origins.first().filter(|_| self.hosts.is_empty());
         origin.map(|origin| &origin.url.authority)
@@ -197,7 +196,8 @@ pub struct Sites {
 impl Sites {
     /// Checks the sites.
     ///
-    /// # Errors See [`SiteError`].
+    /// # Errors
+    /// See [`SiteError`].
     pub fn new(sites: Vec<Site>) -> Result<Self, SiteError> {
         let mut by_host = HashMap::new();
         for (number, site) in sites.iter().enumerate() {

@@ -1,22 +1,22 @@
 //! Collapsed forwarding: one fetch serves all requests that wait for the same key, on any core.
 //!
 //! The first request that misses becomes the *leader* and owns the [`Leader`]; later requests are
-//! *followers*. When the head of the response has arrived, the leader announces its outcome:
+//! *followers*. When the response head has arrived, the leader announces its outcome:
 //!
 //! | outcome | followers |
 //! |---|---|
-//! | the response is being stored, or a 304 confirmed the stored one | answer from it |
+//! | the response is being stored, or a 304 confirmed the stored response | answer from it |
 //! | the origin failed | fail too, unless a field of the leader's request may be the cause |
 //! | the response is for its client only | fetch for themselves, all at once |
-//! | none (its client's limit, a field of its request) | one of them is the next leader |
+//! | none (its client's limit, a field of its request) | one follower is the next leader |
 //!
-//! A key whose response was for its client only is remembered, so later requests do not wait. A
-//! leader that is slow gets a second one beside it (`follower`), not a crowd.
+//! A key with a response for a single client is remembered, so that later requests do not wait. If
+//! a leader is slow, a second leader starts beside it (`follower`), not a crowd.
 //!
-//! Called by `request` of the proxy; its `fetch` owns the [`Leader`] during the fetch.
+//! Called by the proxy's `request`; the proxy's `fetch` owns the [`Leader`] during the fetch.
 //!
 //! Invariants: a follower waits for the head no longer than a fetch may take to its first byte.
-//! While followers wait, a key has at most one more leader each time the wait is over, and that
+//! While followers wait, a key gets at most one more leader each time the wait is over, and that
 //! wait doubles. Cost: one lock and one map entry per fetch in progress.
 
 use std::collections::HashMap;
@@ -43,25 +43,25 @@ mod follower;
 pub use self::follower::{AtEnd, Followed, Follower, Succession, WaitTimes};
 
 const SHARDS: usize = 32;
-/// Fields of a request that has failed, longer than these, are not compared with those of others.
+/// If a failed request's fields are longer than this, they are not compared with other requests.
 const COMPARED_BYTES_MAX: usize = VARY_ROW_BYTES_MAX;
-/// Keeps the hashes of nonces apart from those of keys.
+/// Keeps nonce hashes apart from key hashes.
 const NONCE: &str = "variants";
 const WAIT_MIN: Duration = Duration::from_millis(200);
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// With [`CollapseWait::Lan`], for an origin without a known response time.
+/// With [`CollapseWait::Lan`], the wait for an origin with unknown response time.
 const WAIT_UNKNOWN: Duration = Duration::from_secs(1);
-/// For an origin whose responses can hardly ever be shared: waiting is in vain, so a page that
-/// takes a second must not take more than a tenth longer.
+/// For an origin that hardly ever sends shareable responses: waiting is in vain there, so a page
+/// that takes a second must not take more than a tenth longer.
 const WAIT_IN_VAIN: Duration = Duration::from_millis(100);
-/// How long requests do not wait for a key whose response could not be shared.
+/// How long requests do not wait for a key after a response that could not be shared.
 const UNSHAREABLE: Duration = Duration::from_secs(120);
 /// How long background validation pauses after a failure.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Keys and origins remembered in each shard.
 const REMEMBERED: usize = 512;
 
-/// How long a request waits for the response head of another request's fetch (collapsed
+/// How long a request waits for the response head from another request's fetch (collapsed
 /// forwarding).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CollapseWait {
@@ -70,7 +70,7 @@ pub enum CollapseWait {
     #[default]
     Satellite,
     /// Twice the origin's usual time to the first byte, between 200 ms and 5 s; one second for an
-    /// unknown origin. If origins are near, a slow one is better asked again.
+    /// unknown origin. If origins are near, a second request is better than a long wait.
     Lan,
     /// At most this long.
     Within(Duration),
@@ -87,39 +87,40 @@ pub(crate) enum CollapseMsg {
     Validated(Requester),
     /// The origin failed.
     Failed(SharedFailure),
-    /// The response is for its client only: fetch alone.
+    /// The response is for its client only: each follower fetches for itself.
     NotShared,
-    /// No leader is left, and none had an outcome for others: one follower fetches next.
+    /// No leader is left, and no leader had an outcome for followers: one follower fetches next.
     NoOutcome,
 }
 
-/// The kind of a request: how much its response may be about its client. Ordered: a request waits
-/// only for a leader of its own kind or one before it. Otherwise a client could send a field that
-/// makes the origin slow, and others would wait for that.
+/// The request kind: how much the response may depend on the client. The order matters: a request
+/// waits only for a leader of the same or an earlier kind. Otherwise a client could send a field
+/// that makes the origin slow, and other clients would wait for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Requester {
     /// Without a field that identifies a client or that can make an origin fail.
     Anybody,
-    /// With a cookie, credentials, the address of a client, or a wish that can fail.
+    /// With a cookie, credentials, a client address, or a special field that can make an origin
+    /// fail.
     OneClient,
-    /// With a field of unknown effect.
+    /// With a field that has an unknown effect.
     Unknown,
 }
 
-/// A failure of the origin or of the way to it.
+/// A failure at the origin or on the way to it.
 #[derive(Clone)]
 pub struct SharedFailure {
     pub(crate) failure: Failure,
-    /// The kind of request that failed, and whose it was.
+    /// The failed request's kind.
     pub(crate) requester: Requester,
     pub(crate) client: Network,
-    /// The fields of that request by which the origin may have chosen its response
-    /// (`compared_fields`), if the failure is a response. `None`: they are longer than is compared.
+    /// If the failure is a response: the failed request's fields by which the origin may have
+    /// chosen it (`compared_fields`). `None`: the fields are too long to be compared.
     pub(crate) fields: Option<Arc<[u8]>>,
 }
 
 impl SharedFailure {
-    /// A failure of the request with `fields` that `client` has sent.
+    /// The failure for a request that `client` sent with `fields`.
     pub fn of(
         failure: Failure,
         requester: Requester,
@@ -134,10 +135,10 @@ impl SharedFailure {
         }
     }
 
-    /// Whether a request with `fields` would fail too, as far as the fields show. An origin may
-    /// stumble over any of them, User-Agent and Accept included; it does so over the same fields
-    /// again. What fails before the origin has read a request fails for all that anybody could
-    /// send.
+    /// Returns true if a request with `fields` would fail too, as far as the fields show. An origin
+    /// may fail because of any field, even User-Agent or Accept; with the same fields it fails
+    /// again. A failure before the origin has read the request holds for every request, but only if
+    /// the failed request was of the kind [`Requester::Anybody`]: anybody could have sent it.
     fn holds_for(&self, fields: &HeaderMap) -> bool {
         if self.failure.may_be_of_fields() {
             self.fields.as_deref().is_some_and(|failed| {
@@ -151,31 +152,31 @@ impl SharedFailure {
 
 /// A response that is being stored.
 pub struct SharedResponse {
-    /// The response, without its content.
+    /// The response, without the content.
     pub stored: StoredResponse,
-    /// The length of its content, bytes, if the origin has announced it.
+    /// Content length in bytes, if the origin has announced it.
     pub length: Option<u64>,
-    /// The origin was asked for a range and sent the whole content.
+    /// The request upstream had a Range, but the origin sent the whole content.
     pub ignores_range: bool,
-    /// The kind of request that the response answers.
+    /// The request kind that the response answers.
     pub requester: Requester,
-    /// Makes followers of its content.
+    /// The stream that makes followers of the content.
     pub stream: ContentStream,
 }
 
-/// The role of a request in a fetch.
+/// A request's role in a fetch.
 pub enum Role {
-    /// It must fetch, and inform the followers.
+    /// This request must fetch, and inform the followers.
     Leader(Leader),
     /// Another request fetches.
     Follower(Follower),
-    /// Another request fetches, but its response will probably not be shareable.
+    /// Another request fetches, but the response will probably not be shareable.
     Alone,
 }
 
 struct CollapseShard {
     fetches: HashMap<Bytes, RoundEntry>,
-    /// Until when requests of this kind, or of a later one, do not wait.
+    /// Requests of this kind, or of a later kind, do not wait until this time.
     unshareable: FairTable<Box<[u8]>, (Instant, Requester)>,
     failed: FairTable<Box<[u8]>, Instant>,
     origins: FairTable<Authority, OriginStats>,
@@ -192,7 +193,7 @@ impl Default for CollapseShard {
     }
 }
 
-/// The leaders and followers of one key: several leaders if the first one is slow.
+/// The leaders and followers for a key: several leaders if the first is slow.
 struct Round {
     messages: watch::Sender<CollapseMsg>,
     /// Leaders that have not been dropped.
@@ -202,18 +203,19 @@ struct Round {
 /// A round that requests may join.
 struct RoundEntry {
     round: Arc<Round>,
-    /// When its latest leader began.
+    /// When the latest leader started.
     last_began: Instant,
-    /// Leaders so far.
+    /// Leaders started so far.
     begun: u32,
-    /// The first kind that a leader's request has had.
+    /// The earliest kind among all leaders' requests.
     requester: Requester,
 }
 
 impl RoundEntry {
-    /// When one more leader may begin. The time between two of them doubles: an origin that answers
-    /// nobody is not to be asked by everybody. A leader with a cookie may be slow because of it, so
-    /// others with cookies wait for it no longer than [`WAIT_MAX`] whatever the operator has set.
+    /// When another leader may start. The time between two leaders doubles, so that an origin that
+    /// answers nobody does not get everybody's requests. A leader with a cookie may be slow because
+    /// of that cookie, so followers with cookies wait for it no longer than [`WAIT_MAX`], whatever
+    /// the operator has set.
     fn next_leader_at(&self, first: Duration) -> Instant {
         let first = match self.requester {
             Requester::Anybody => first,
@@ -230,18 +232,18 @@ impl RoundEntry {
     }
 }
 
-/// Averages over about eight recent responses of an origin.
+/// Averages over an origin's eight or so most recent responses.
 #[derive(Clone, Copy, Default)]
 struct OriginStats {
     /// Time to the first byte, milliseconds.
     first_byte_ms: Option<u32>,
-    /// Fraction of leaders' responses that could be shared, in units of 1/[`ALL`].
+    /// Shared fraction of leaders' responses, in units of 1/[`ALL`].
     shared: Option<u32>,
 }
 
-/// A fraction of one.
+/// The fraction 1.
 const ALL: u32 = 1 << 10;
-/// Requests do not wait for an origin that shares less than this: one response in eight.
+/// If an origin shares less than this (one response in eight), requests do not wait for it.
 const HARDLY_ANY: u32 = ALL / 8;
 
 impl OriginStats {
@@ -270,7 +272,7 @@ impl OriginStats {
     }
 }
 
-/// Moves `usual` an eighth of the way to `seen`; the first value is taken as it is.
+/// Moves `usual` an eighth of the way to `seen`; the first value is taken unchanged.
 fn smooth(usual: &mut Option<u32>, seen: u32) {
     *usual = Some(usual.map_or(seen, |usual| (usual * 7 + seen) / 8));
 }
@@ -280,16 +282,16 @@ fn smooth(usual: &mut Option<u32>, seen: u32) {
 pub struct Collapse {
     shards: [Mutex<CollapseShard>; SHARDS],
     hasher: RandomState,
-    /// Serialises read-modify-write updates of the heads of stored responses.
+    /// Serialises read-modify-write updates to stored response heads.
     heads: [tokio::sync::Mutex<()>; SHARDS],
     /// Fetches for which no client waits.
     background: Mutex<BackgroundCounts>,
-    /// Ranges of stored responses that are being fetched.
+    /// Byte ranges of stored responses that are being fetched.
     pub ranges: Arc<InFlightRanges>,
 }
 
 impl Collapse {
-    /// Without any fetch.
+    /// Creates the table without any fetch.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
@@ -300,13 +302,13 @@ impl Collapse {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no other task changes the head stored under `name`. A lock covers a
-    /// thirty-second of all names.
+    /// Waits until no other task changes the head stored under `name`. Each lock covers 1/32 of all
+    /// names.
     pub async fn head(&self, name: &[u8]) -> tokio::sync::MutexGuard<'_, ()> {
         self.heads[self.index(name)].lock().await
     }
 
-    /// A number that no client can guess, for the variant table of `version`.
+    /// A number that no client can guess, for the variant table in `version`.
     pub fn nonce(&self, version: u64) -> u64 {
         self.hasher.hash_one((NONCE, version))
     }
@@ -315,7 +317,7 @@ impl Collapse {
         usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0)
     }
 
-    /// Joins the fetch of `key`, or begins it.
+    /// Joins the fetch for `key`, or starts a fetch.
     pub fn join(self: &Arc<Self>, key: &Bytes, requester: Requester, now: Instant) -> Role {
         let mut shard = self.shard(key);
         let unshareable = shard.unshareable.get(&key[..]);
@@ -344,21 +346,21 @@ impl Collapse {
         Role::Leader(leader)
     }
 
-    /// The fetch of `key` in progress, for callers that would not begin one.
+    /// The fetch for `key` in progress, for callers that would not start a fetch.
     pub fn under_way(self: &Arc<Self>, key: &Bytes) -> Option<Follower> {
         let shard = self.shard(key);
         let entry = shard.fetches.get(key)?;
-        // It never begins a fetch under this key, so its kind does not matter.
+        // This follower never starts a fetch under this key, so the kind does not matter.
         let requester = Requester::Unknown;
         Some(Follower::new(self, key, requester, &entry.round))
     }
 
-    /// The fetch of `key` is out of date: no further request may join it.
+    /// Marks the fetch for `key` as outdated: no further request may join it.
     pub(crate) fn forget(&self, key: &[u8]) {
         self.shard(key).fetches.remove(key);
     }
 
-    /// The same for all keys that `old` selects.
+    /// As [`Self::forget`], for all keys that `old` selects.
     pub(crate) fn forget_where(&self, old: impl Fn(&[u8]) -> bool) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -366,9 +368,9 @@ impl Collapse {
         }
     }
 
-    /// Counts a fetch of `origin` for which no client waits, and which `client` caused, until the
-    /// guard is dropped; `None` if there are as many of its kind already as `bound` allows: an
-    /// origin that never answers must not stop the validations of all others.
+    /// Counts a background fetch of `origin` that `client` caused, until the guard is dropped.
+    /// `None` if there are already as many fetches of this kind as `bound` allows: an origin that
+    /// never answers must not stop validations at all other origins.
     pub fn in_background(
         self: &Arc<Self>,
         kind: Background,
@@ -405,7 +407,7 @@ impl Collapse {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a validation of `key` failed recently.
+    /// Returns true if a validation for `key` failed recently.
     pub fn failed_lately(&self, key: &[u8], now: Instant) -> bool {
         self.shard(key)
             .failed
@@ -413,7 +415,7 @@ impl Collapse {
             .is_some_and(|until| *until > now)
     }
 
-    /// Notes that a validation of `key` for `client` failed.
+    /// Notes that a validation for `key` failed; `client` caused it.
     pub fn failed(&self, key: &[u8], client: Network, now: Instant) {
         let (until, is_over) = (now + RETRY_AFTER, |until: &Instant| *until <= now);
         self.shard(key)
@@ -421,9 +423,8 @@ impl Collapse {
             .insert_unless_over(key.into(), until, Some(client), is_over);
     }
 
-    /// How long to wait for the head of a fetch from `origin`: as `wait` says, but never longer
-    /// than `first_byte_time`, and only shortly if the origin's responses are hardly ever
-    /// shareable.
+    /// How long to wait for the head from `origin`: according to `wait`, but never longer than
+    /// `first_byte_time`, and only shortly if the origin's responses are hardly ever shareable.
     pub fn wait_times(
         &self,
         origin: &Authority,
@@ -456,7 +457,7 @@ impl Collapse {
     }
 }
 
-/// Why a fetch is made for which no client waits.
+/// Reason for a background fetch, for which no client waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Background {
     /// A stored response is validated while it is served.
@@ -465,16 +466,16 @@ pub enum Background {
     Hint,
 }
 
-/// How many fetches of one kind there may be for which no client waits.
+/// Maximum number of background fetches of the same kind.
 #[derive(Clone, Copy, Debug)]
 pub struct BackgroundBound {
-    /// Of all origins and clients.
+    /// For all origins and clients together.
     pub all: usize,
-    /// Of one origin, and because of one client.
+    /// For a single origin, and for a single client.
     pub of_one: usize,
 }
 
-/// Whose fetches are counted.
+/// The owners that a background fetch counts for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum BackgroundOwner {
     All,
@@ -484,7 +485,7 @@ enum BackgroundOwner {
 
 type BackgroundCounts = HashMap<(Background, BackgroundOwner), usize>;
 
-/// A fetch in progress for which no client waits.
+/// A background fetch in progress.
 pub struct BackgroundFetch(Arc<Collapse>, [(Background, BackgroundOwner); 3]);
 
 impl Drop for BackgroundFetch {
@@ -509,7 +510,7 @@ pub struct Leader {
 }
 
 impl Leader {
-    /// Counts one more leader of `round`; the caller holds the lock of the key's shard.
+    /// Counts another leader in `round`; the caller holds the lock of the key's shard.
     fn new(collapse: &Arc<Collapse>, key: &Bytes, round: &Arc<Round>) -> Self {
         round.leaders.fetch_add(1, Ordering::Relaxed);
         Self {
@@ -519,31 +520,32 @@ impl Leader {
         }
     }
 
-    /// The response of an origin to a client may be shared and is being stored. Further requests
-    /// may join until the leader is dropped.
+    /// Announces that the origin's response to the client may be shared and is being stored.
+    /// Further requests may join until the leader is dropped.
     pub fn share(&self, from: (Network, &Authority), response: SharedResponse) {
         self.judged(from, ALL);
         self.tell(CollapseMsg::Shared(Arc::new(response)));
     }
 
-    /// The origin has confirmed the stored response, in reply to such a request of the client.
+    /// Announces that the origin has confirmed the stored response, in reply to a request of this
+    /// kind.
     pub fn validated(self, from: (Network, &Authority), requester: Requester) {
         self.judged(from, ALL);
         self.tell(CollapseMsg::Validated(requester));
     }
 
-    /// The origin failed. Followers judge whether they would fail too, unless another leader may
-    /// still succeed.
+    /// Announces that the origin failed, unless another leader may still succeed. Each follower
+    /// then judges if the follower's request would fail too.
     pub fn failed(self, failure: SharedFailure) {
         if self.round.leaders.load(Ordering::Relaxed) == 1 {
             self.tell(CollapseMsg::Failed(failure));
         }
     }
 
-    /// The response of the origin to such a request of the client cannot be shared, and most likely
-    /// neither can the next one. For requests of an earlier kind it says nothing: a client could
-    /// otherwise send a field for which no response is stored, and everybody's requests would go to
-    /// the origin.
+    /// Notes that the origin's response to a request of this kind cannot be shared, and that the
+    /// next response most likely cannot either. This is no evidence for requests of an earlier
+    /// kind: otherwise a client could send a field that makes the response unstorable, and all
+    /// clients' requests would go to the origin.
     pub fn not_shared(self, from: (Network, &Authority), requester: Requester, now: Instant) {
         if requester < Requester::Unknown {
             self.judged(from, 0);
@@ -561,8 +563,8 @@ impl Leader {
         self.for_one(requester);
     }
 
-    /// The response to this request is for its client alone, which says nothing about that to the
-    /// next one. A leader of an earlier kind may still have one for all.
+    /// Announces that this response is for its client only, which is no evidence about the next
+    /// response. A leader of an earlier kind may still get a response for all clients.
     pub fn for_one(self, requester: Requester) {
         let shard = self.collapse.shard(&self.key);
         let entry = shard.fetches.get(&self.key);
@@ -575,7 +577,7 @@ impl Leader {
         }
     }
 
-    /// The first outcome is the one that counts: later leaders began because it was late.
+    /// Only the first outcome counts: later leaders started because it was late.
     fn tell(&self, outcome: CollapseMsg) {
         self.round.messages.send_if_modified(|message| {
             let is_first = matches!(message, CollapseMsg::Wait);
@@ -586,8 +588,8 @@ impl Leader {
         });
     }
 
-    /// Counts only leaders' responses: a hundred followers that fetched one page alone are one
-    /// observation.
+    /// Counts only leaders' responses: a hundred followers that fetched one page for themselves are
+    /// a single observation.
     fn judged(&self, from: (Network, &Authority), shared: u32) {
         let note = |origin_stats: &mut OriginStats| smooth(&mut origin_stats.shared, shared);
         self.collapse.learn(from, note);
@@ -597,11 +599,11 @@ impl Leader {
 impl Drop for Leader {
     fn drop(&mut self) {
         let mut shard = self.collapse.shard(&self.key);
-        // Under the lock, so that no follower becomes a leader of a round that ends here.
+        // Under the lock, so that no follower becomes a leader of a round that is closed here.
         let is_last = self.round.leaders.fetch_sub(1, Ordering::Relaxed) == 1;
         let has_outcome = !matches!(*self.round.messages.borrow(), CollapseMsg::Wait);
-        // A response that one leader has stored is found in the store, so later requests need not
-        // join the round of a slower leader. After `forget`, the entry is of another round.
+        // A response that a leader has stored is found in the store, so later requests need not
+        // join a slower leader's round. After `forget`, the entry may be for another round.
         if (is_last || has_outcome)
             && shard
                 .fetches

@@ -1,11 +1,12 @@
-//! The content of a stored response: as it came, also where it is stored in pages.
+//! Reads a stored response's content as it was received, even if it is stored in pages.
 //!
-//! Called by `request` of the proxy and by `hashcache-link`, which see content and offsets of
-//! content alone.
+//! Called by the proxy's `request` and by `hashcache-link`, which see only content and offsets in
+//! the content.
 //!
-//! Invariants: a page that does not decode is content that is not there, never other bytes; the
-//! object is removed then. Memory: one page of content and its stored form, charged to the payer.
-//! Cost: a page decodes in 0.1 ms or less. A range decodes the pages that it touches.
+//! Invariants: a page that does not decode is reported as missing content and never yields other
+//! bytes; the object is then removed. Memory: one page's content and stored form, charged to the
+//! payer. Cost: decoding a page takes 0.1 ms or less. A range decodes only the pages that it
+//! touches.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -18,23 +19,23 @@ use hashcache::{Hit, Paid, Payer, ReadError, Reader};
 use super::pages::{Page, PageTable};
 use super::unpack::{StoredPage, paid};
 
-/// Who pays for the memory of content that is read.
+/// The payers for memory while content is read.
 #[derive(Clone)]
 pub struct Payers {
-    /// For what is read from disk.
+    /// For stored bytes read from the disk.
     pub stored: Payer,
-    /// For content of pages.
+    /// For content decoded from pages.
     pub pages: Payer,
 }
 
-/// Memory of a reader of pages without a payer, bytes.
+/// Memory in bytes for a page reader without a payer.
 pub const PAGE_READER_BYTES: u64 = 128 << 10;
 
-/// Reads the content of a stored response.
+/// Reads a stored response's content.
 pub enum ContentReader {
-    /// As it is stored.
+    /// Stored as received.
     Plain(Reader),
-    /// From pages.
+    /// Stored in pages.
     Pages(Box<PageReader>),
 }
 
@@ -48,12 +49,12 @@ pub struct PageReader {
     at: u64,
     end: u64,
     payer: Option<Payer>,
-    /// Set aside for the next page.
+    /// Reservation for the next page.
     paid: Option<Paid>,
 }
 
 impl ContentReader {
-    /// Reads `range` of the content of `hit`; `pages` are those of its metadata.
+    /// Reads `range` of the content of `hit`; `pages` is the page table from the same metadata.
     pub fn new(hit: &Hit, pages: Option<&PageTable>, range: Range<u64>) -> Self {
         let Some(table) = pages else {
             return Self::Plain(hit.reader(range));
@@ -95,7 +96,7 @@ impl ContentReader {
         }
     }
 
-    /// As [`Reader::poll_next`], with offsets of the content in errors too.
+    /// As [`Reader::poll_next`]; offsets in errors count content too, not stored bytes.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -106,7 +107,7 @@ impl ContentReader {
         }
     }
 
-    /// Ready when the first bytes can be given out. Pending without a waker when the payer refuses.
+    /// Ready when the first bytes are available. Pending without a waker if the payer refuses.
     ///
     /// # Errors
     /// As [`Self::poll_next`].
@@ -117,14 +118,14 @@ impl ContentReader {
         }
     }
 
-    /// The next piece, without a payer.
+    /// The next piece, for a reader without a payer.
     pub async fn next(&mut self) -> Option<Result<Bytes, ReadError>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 }
 
 impl PageReader {
-    /// Collects the stored form of the next page; `None` at the end.
+    /// Collects the next page's stored form; `None` when the range is complete.
     fn poll_stored(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Page>, ReadError>> {
         let offset = self.at;
         let Some(page) = self.page.filter(|_| self.at < self.end) else {
@@ -159,7 +160,7 @@ impl PageReader {
                 "a stored page is damaged; the object is removed"
             );
             self.hit.invalidate();
-            // Nothing behind it is read either.
+            // Do not read anything behind the damaged page either.
             self.end = self.at;
             let offset = self.at;
             return Poll::Ready(Some(Err(ReadError::Missing { offset })));

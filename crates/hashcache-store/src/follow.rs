@@ -1,14 +1,14 @@
-//! Followers of content that is being stored, which get content also where it is stored in pages.
+//! Followers of content that is being stored; they get content even if it is stored in pages.
 //!
-//! Made by `put`, read by `request` of the proxy. For content in pages, [`PageStream`] holds what
-//! the engine does not have in plain: the page that is not full, and the page before it. A follower
-//! that keeps up reads these; one that is further behind unpacks the stored form, which the engine
-//! reads from memory or from the disk. So a slow follower takes no memory and does not slow the
-//! others down.
+//! Made by `put`, read by the proxy's `request`. For content in pages, the engine has only the
+//! stored form, so [`PageStream`] holds two pages as content: the partial page and the page before
+//! it. A follower that keeps up reads these two. A follower that is further behind unpacks the
+//! stored form, which the engine reads from memory or from the disk. Therefore a slow follower
+//! takes no memory and does not slow down the others.
 //!
-//! Invariant: as in the engine, a follower ends with exactly one of "complete" and
+//! Invariant: as in the engine, a follower's stream finishes with exactly one of "complete" and
 //! [`ReadError::Aborted`].
-//! Cost: one lock and one copy of at most 64 KiB per piece of a page that is not full.
+//! Cost: one lock and one copy of at most 64 KiB per piece of a partial page.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
@@ -20,7 +20,7 @@ use hashcache_wan::pages::PAGE_BYTES;
 use super::content::Payers;
 use super::unpack::{StoredPage, paid};
 
-/// Whether the content ends here.
+/// Tells the page writer if this is the last content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IsEnd {
     /// The content is complete.
@@ -32,19 +32,19 @@ pub enum IsEnd {
 /// Makes followers of content that is being stored.
 #[derive(Clone)]
 pub enum ContentStream {
-    /// Of content that is stored as it is.
+    /// Content that is stored as received.
     Plain(Arc<Stream>),
-    /// Of content that is stored in pages.
+    /// Content that is stored in pages.
     Pages(Arc<PageStream>),
 }
 
 impl ContentStream {
-    /// Whether the content is stored in pages.
+    /// Returns true if the content is stored in pages.
     pub fn is_in_pages(&self) -> bool {
         matches!(self, Self::Pages(_))
     }
 
-    /// How far the content has been written.
+    /// Content bytes written so far.
     pub fn written(&self) -> u64 {
         match self {
             Self::Plain(stream) => stream.written(),
@@ -65,14 +65,14 @@ impl ContentStream {
 
 /// Reads content while it is being stored.
 pub enum ContentFollower {
-    /// Content that is stored as it is.
+    /// Content that is stored as received.
     Plain(Follower),
     /// Content that is stored in pages.
     Pages(Box<PageFollower>),
 }
 
 impl ContentFollower {
-    /// Whether the content is stored in pages.
+    /// Returns true if the content is stored in pages.
     pub fn is_in_pages(&self) -> bool {
         matches!(self, Self::Pages(_))
     }
@@ -91,7 +91,7 @@ impl ContentFollower {
         }
     }
 
-    /// As [`Follower::into_rest`]; content in pages is never at hand in one piece.
+    /// As [`Follower::into_rest`]; content in pages is never available in one piece.
     #[expect(
         clippy::result_large_err,
         reason = "the error is the follower, given back"
@@ -103,7 +103,7 @@ impl ContentFollower {
         }
     }
 
-    /// As [`Follower::poll_next`]. Pending without a waker when a payer refuses.
+    /// As [`Follower::poll_next`]. Pending without a waker if a payer refuses.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -115,7 +115,7 @@ impl ContentFollower {
     }
 }
 
-/// How a write ended, if it did.
+/// Write state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Open,
@@ -123,20 +123,20 @@ enum End {
     Aborted,
 }
 
-/// What the writer of content in pages and its followers share.
+/// State shared by a page writer and the followers.
 pub struct PageStream {
-    /// The stored form.
+    /// The stream of the stored form.
     stored: Arc<Stream>,
     state: Mutex<PageState>,
     _memory: Reservation,
 }
 
 struct PageState {
-    /// Where the stored form of each page ends, as far as it is written.
+    /// End offset for each written page's stored form.
     ends: Vec<u64>,
     /// Content behind the last full page.
     tail: Vec<u8>,
-    /// The page that was full last, and its number: the last one of `ends`, or the next.
+    /// The last full page and its number: the last page in `ends`, or the page after it.
     recent: Option<(usize, Bytes)>,
     /// Content so far, bytes.
     written: u64,
@@ -145,7 +145,8 @@ struct PageState {
 }
 
 impl PageState {
-    /// Where the stored form of a page begins, or where it ends so far, if that is before.
+    /// Start of a page's stored form; if the page is not reached yet, the end of the stored form so
+    /// far.
     fn start(&self, page: usize) -> u64 {
         match page.min(self.ends.len()) {
             0 => 0,
@@ -154,7 +155,7 @@ impl PageState {
     }
 }
 
-/// Where the content of a page begins.
+/// Content offset where a page starts.
 fn start_of(page: usize) -> u64 {
     page as u64 * PAGE_BYTES as u64
 }
@@ -164,7 +165,7 @@ fn page_at(offset: u64) -> usize {
 }
 
 impl PageStream {
-    /// Content whose stored form followers find in `stored`.
+    /// Creates the shared state for content with the stored form `stored`.
     pub(super) fn new(stored: Arc<Stream>, memory: Reservation) -> Arc<Self> {
         let state = PageState {
             ends: Vec::new(),
@@ -185,7 +186,8 @@ impl PageStream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A follower that reads from `offset` on; `follow` makes the one of the stored form.
+    /// Returns a follower that reads from `offset` on; `follow` makes the follower for the stored
+    /// form.
     pub(super) fn follow_with(
         self: &Arc<Self>,
         offset: u64,
@@ -205,13 +207,13 @@ impl PageStream {
         })))
     }
 
-    /// Adds content up to the end of the page, and says how much.
+    /// Adds content up to the end of the page; returns how many bytes it took.
     pub(super) fn fill(&self, content: &[u8]) -> usize {
         let (taken, waiting) = {
             let mut state = self.lock();
             let taken = content.len().min(PAGE_BYTES - state.tail.len());
             if state.tail.capacity() < state.tail.len() + taken {
-                // Doubled by hand: never beyond a page.
+                // Doubled by hand, so that the capacity never exceeds a page.
                 let wanted = (2 * state.tail.capacity()).max(state.tail.len() + taken);
                 let more = wanted.min(PAGE_BYTES) - state.tail.len();
                 state.tail.reserve_exact(more);
@@ -227,7 +229,7 @@ impl PageStream {
         taken
     }
 
-    /// The page that is to be packed now, if there is one.
+    /// The page that must be packed now, if there is any.
     pub(super) fn page(&self, end: IsEnd) -> Option<Bytes> {
         let mut state = self.lock();
         if end == IsEnd::Yes && !state.tail.is_empty() {
@@ -238,22 +240,22 @@ impl PageStream {
         recent.and_then(|(number, page)| (*number == next).then(|| page.clone()))
     }
 
-    /// The stored form of the next page is written and ends at `end`.
+    /// Notes that the next page's stored form is written, up to `end`.
     pub(super) fn end_page(&self, end: u64) {
         self.lock().ends.push(end);
     }
 
-    /// Where the stored form of each page ends.
+    /// End offset for each page's stored form.
     pub(super) fn ends(&self) -> Vec<u64> {
         self.lock().ends.clone()
     }
 
-    /// All content was written, and all pages.
+    /// Notes that all content and all pages were written.
     pub(super) fn complete(&self) {
         self.finish(End::Complete);
     }
 
-    /// The write was given up.
+    /// Notes that the write was given up.
     pub(super) fn abort(&self) {
         self.finish(End::Aborted);
     }
@@ -280,20 +282,20 @@ impl PageState {
 /// Reads content in pages while it is being stored.
 pub struct PageFollower {
     stream: Arc<PageStream>,
-    /// Of the stored form: never behind the page in which this follower is.
+    /// Follower for the stored form: never behind the page that this follower is reading.
     follower: Follower,
     page: StoredPage,
     at: u64,
     payer: Option<Payer>,
-    /// Set aside for the next piece.
+    /// Reservation for the next piece.
     paid: Option<Paid>,
 }
 
-/// The source of the next piece.
+/// Where the next piece is taken from.
 enum Source {
     /// Content in memory.
     Piece(Bytes),
-    /// The stored form of a page.
+    /// Content to decode from a page's stored form.
     Stored {
         stored: std::ops::Range<u64>,
         bytes: usize,
@@ -302,9 +304,9 @@ enum Source {
 
 impl PageFollower {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, ReadError>>> {
-        // Also while it waits for content far ahead: the writer must not wait for it.
+        // Skip even if this follower waits for content far ahead: the writer must not wait for it.
         self.skip();
-        // Before content is looked at: it may be copied then.
+        // Reserve memory before looking at the content, because looking may copy it.
         if let Some(payer) = self.payer.as_ref().filter(|_| self.paid.is_none())
             && self.has_next(context)
         {
@@ -325,7 +327,8 @@ impl PageFollower {
                     Poll::Ready(Ok(content)) => content,
                     Poll::Ready(Err(error)) => return Poll::Ready(Some(Err(error))),
                     Poll::Pending => {
-                        // Others of this client may need it for what this one waits for.
+                        // Another response to this client may need this memory so that this
+                        // follower's data can arrive.
                         self.paid = None;
                         return Poll::Pending;
                     }
@@ -337,7 +340,7 @@ impl PageFollower {
         Poll::Ready(Some(Ok(paid(content, self.paid.take()))))
     }
 
-    /// Whether there is more content now.
+    /// Returns true if there is more content now; otherwise registers the waker.
     fn has_next(&self, context: &mut Context<'_>) -> bool {
         let mut state = self.stream.lock();
         let has = self.at < state.written;
@@ -372,7 +375,7 @@ impl PageFollower {
         }
         if let Some(end) = state.ends.get(number) {
             let stored = state.start(number)..*end;
-            // The last page, which may be shorter, is the recent one.
+            // The last page, which may be shorter, is `recent`, so a page here is always full.
             let bytes = PAGE_BYTES;
             return Poll::Ready(Ok(Some(Source::Stored { stored, bytes })));
         }
@@ -380,7 +383,7 @@ impl PageFollower {
         Poll::Ready(Ok(Some(Source::Piece(Bytes::copy_from_slice(piece)))))
     }
 
-    /// The rest of the content of a page, from its stored form.
+    /// Decodes the rest of a page from the stored form.
     fn poll_page(
         &mut self,
         context: &mut Context<'_>,
@@ -405,7 +408,7 @@ impl PageFollower {
         Poll::Ready(rest.ok_or(ReadError::Missing { offset }))
     }
 
-    /// Lets the writer know how far this follower is.
+    /// Tells the writer how far this follower has read.
     fn skip(&mut self) {
         let start = self.stream.lock().start(page_at(self.at));
         if self.page.seek(start) {

@@ -1,31 +1,32 @@
-//! Ranges of stored responses that are being fetched, so that two requests that lack the same bytes
-//! cause one fetch.
+//! Byte ranges that stored responses lack and that are being fetched. Two requests that lack the
+//! same bytes cause a single fetch.
 //!
-//! A range belongs to one version of one object. A request that lacks bytes *claims* them. If a
-//! fetch will bring them soon, the request follows that fetch; otherwise it begins a fetch of its
-//! own, up to where the next range begins. Bytes far ahead of a fetch are not waited for: they
-//! become a range of their own, and the earlier fetch ends where that range begins.
+//! A range belongs to a version of an object. A request that lacks bytes *claims* them. If a fetch
+//! will deliver them soon, the request follows that fetch; otherwise the request starts a fetch up
+//! to the next range. A request does not wait for bytes far ahead of a fetch: these bytes become a
+//! separate range, and the earlier fetch stops where that range starts.
 //!
-//! A fetch may bring its bytes late because of a field that only the request of its leader has, or
-//! because memory is short and it waits for a slow reader. So a request that has waited for
-//! [`AwaitedRange::patience`] takes the rest of the range over: the earlier fetch ends there, and
-//! everyone who needs more bytes follows the new one. Each takeover doubles the patience, so an
-//! origin that is slow for everybody is not asked again and again.
+//! A fetch may deliver late because of a field that only the leader's request has, or because
+//! memory is short and the fetch waits for a slow reader. Therefore a request that has waited for
+//! [`AwaitedRange::patience`] takes over the remaining range: the earlier fetch stops there, and
+//! all requests that need more bytes follow the new fetch. Each takeover doubles the patience, so
+//! that an origin that is slow for everybody does not get the same request again and again.
 //!
-//! Called by `request` of the proxy for the bytes that a response lacks; its `fetch` fetches them.
-//! Shared by all cores.
+//! Called by the proxy's `request` for the bytes that a response lacks; the proxy's `fetch` fetches
+//! them. Shared by all cores.
 //!
-//! The engine keeps versions apart: a range is written by a filler of the hit that it was claimed
-//! for, under that hit's version, and is followed and read under that version alone. If the object
-//! was replaced or removed meanwhile, only responses that are still sent from the old version find
-//! the range. `fetch/range_fetch` of the proxy checks whether upstream's bytes are of that version.
+//! The engine keeps versions apart: a range is written by a filler of the hit that the claim names,
+//! under the hit's version, and is followed and read only under that version. If the object was
+//! replaced or removed meanwhile, only responses that are still being sent from the old version
+//! find the range. The proxy's `fetch/range_fetch` checks that the bytes from upstream have that
+//! version.
 //!
-//! Some origins ignore Range and send all of the content each time, so every further range would
-//! transfer the whole object again. Their keys are remembered for a while.
+//! Some origins ignore Range and send the whole content each time, so every further range would
+//! transfer the whole object again. Such keys are remembered for a while.
 //!
-//! Invariant: two ranges never cover the same missing byte, unless it was lost. Missing bytes are
-//! determined under the lock that a fetch takes when it ends, so bytes that have just been stored
-//! are not fetched again, unless they cannot be read. Cost: one lock and one look at the index per
+//! Invariant: two ranges never cover the same missing byte, unless that byte was lost. Missing
+//! bytes are determined under the lock that a finished fetch takes, so bytes that have just been
+//! stored are not fetched again, unless they cannot be read. Cost: a lock and an index lookup per
 //! claim.
 
 use std::collections::HashMap;
@@ -41,23 +42,24 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 const SHARDS: usize = 32;
-/// A claim waits for a fetch whose written bytes end at most this far before the claimed byte.
+/// A claim waits for a fetch if the claimed byte is at most this far ahead of the written bytes.
 const WAIT_AHEAD: u64 = 4 << 20;
-/// Largest claim, in spans. The rest is claimed when these have arrived.
+/// Largest claim, in spans. The rest is claimed when these spans have arrived.
 const CLAIM_SPANS: u64 = 4096;
-/// An object with more holes than this is fetched from the first hole to the last in one range.
+/// An object with more holes than this is fetched from the first hole to the last as a single
+/// range.
 const HOLES_MAX: usize = 16;
-/// How long a request waits for bytes of another request's fetch before it takes the range over.
+/// How long a request waits for bytes from another request's fetch before it takes over the range.
 /// Longer than two round trips by satellite, shorter than the time in which people give up.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Takeovers of one range, after which everyone waits for its fetch.
+/// After this many takeovers of a range, all requests wait for the fetch.
 const TAKEOVERS_MAX: u32 = 4;
-/// How long a key is fetched whole after its origin has ignored Range.
+/// How long a key is fetched whole after the origin has ignored Range.
 const WHOLE_ONLY: Duration = Duration::from_secs(600);
-/// Number of such keys.
+/// How many keys with an origin that ignores Range are remembered.
 const REMEMBERED: usize = 4096;
 
-/// State of a fetch.
+/// Fetch state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeStage {
     /// The request was sent upstream.
@@ -66,8 +68,8 @@ pub enum RangeStage {
     Arriving,
     /// The fetch failed; a later one may succeed.
     Failed,
-    /// Upstream has answered with an error, or with another response that has no part of this
-    /// version and does not say that the version is over.
+    /// Upstream has sent an error, or another response that has no part of this version and does
+    /// not show that the version is outdated.
     Refused,
     /// Upstream has another version: the bytes will never be available.
     Gone,
@@ -75,7 +77,7 @@ pub enum RangeStage {
 
 struct InFlightRange {
     start: u64,
-    /// Decreases when bytes further ahead become a range of their own.
+    /// Decreases when bytes further ahead become a separate range.
     end: AtomicU64,
     stream: Arc<Stream>,
     stage: watch::Sender<RangeStage>,
@@ -117,25 +119,25 @@ impl Default for InFlightRanges {
 /// Why bytes are claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lack {
-    /// They are read or followed if possible.
+    /// The request needs the bytes: they are read or followed if possible.
     Wanted,
-    /// The first of them could not be read, even if the index lists it; nor is the rest of this
-    /// many spans believed to be stored.
+    /// The first byte could not be read, although the index may list it. The other bytes in these
+    /// spans are not believed to be stored either.
     Lost {
-        /// How many.
+        /// How many spans.
         spans: u64,
     },
-    /// A fetch that has them has kept this request waiting for too long. It was taken over this
-    /// many times: one that was taken over since is not late yet.
+    /// The fetch for these bytes has kept this request waiting for too long. If the range has been
+    /// taken over more often than `takeovers`, a newer fetch is active, which is not late yet.
     Late {
-        /// How often.
+        /// How often the late fetch was taken over.
         takeovers: u32,
     },
 }
 
 /// Result of a claim.
 pub enum ClaimOutcome {
-    /// The bytes are stored after all.
+    /// The bytes are already stored.
     Stored,
     /// Another request fetches them.
     Joined(AwaitedRange),
@@ -143,27 +145,28 @@ pub enum ClaimOutcome {
     Leader(Box<RangeClaim>, AwaitedRange),
 }
 
-/// A range that is being fetched, as a follower sees it.
+/// A range that is being fetched, from a follower's view.
 pub struct AwaitedRange {
-    /// Reads its bytes as they arrive.
+    /// Reads the bytes as they arrive.
     pub follower: Follower,
     stage: watch::Receiver<RangeStage>,
     takeovers: u32,
 }
 
 impl AwaitedRange {
-    /// Why bytes are claimed that this fetch has not brought in time.
+    /// The reason for claiming bytes that this fetch has not delivered in time.
     pub fn late(&self) -> Lack {
         let takeovers = self.takeovers;
         Lack::Late { takeovers }
     }
 
-    /// How long a request waits for this fetch if another request began it; `None`: until its end.
+    /// How long a request waits for this fetch if another request started it; `None`: until the
+    /// fetch is over.
     pub fn patience(&self) -> Option<Duration> {
         (self.takeovers < TAKEOVERS_MAX).then(|| PATIENCE * (1 << self.takeovers))
     }
 
-    /// Waits for the head of upstream's response, or for the end of the fetch.
+    /// Waits until the head of the upstream response arrives or the fetch is over.
     pub async fn answered(&mut self) -> RangeStage {
         let answered = self
             .stage
@@ -177,13 +180,13 @@ impl AwaitedRange {
 pub struct RangeClaim {
     /// The object.
     pub hit: Hit,
-    /// Writes the bytes into it.
+    /// Writes the fetched bytes into the object.
     pub writer: Writer,
     /// Keeps the range in the list, and informs followers.
     pub guard: RangeGuard,
 }
 
-/// Entry of a range in the table; dropping it removes the range.
+/// Entry of a range in the table; dropping the guard removes the range.
 pub struct RangeGuard {
     ranges: Arc<InFlightRanges>,
     version: u64,
@@ -198,19 +201,19 @@ impl InFlightRanges {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the origin of `key` was seen to ignore Range.
+    /// Returns true if the origin for `key` has recently ignored Range.
     pub fn is_whole_only(&self, key: &[u8], now: Instant) -> bool {
         self.whole_only().get(key).is_some_and(|until| *until > now)
     }
 
-    /// Notes that the origin of `key` ignored the Range of a request of `client`.
+    /// Notes that the origin for `key` ignored the Range in a request from `client`.
     pub fn note_whole_only(&self, key: &[u8], client: Network, now: Instant) {
         let (until, is_over) = (now + WHOLE_ONLY, |until: &Instant| *until <= now);
         self.whole_only()
             .insert_unless_over(key.into(), until, Some(client), is_over);
     }
 
-    /// Notes that the origin of `key` has sent a range.
+    /// Notes that the origin for `key` has sent a range.
     pub fn note_range(&self, key: &[u8]) {
         self.whole_only().remove(key);
     }
@@ -221,7 +224,7 @@ impl InFlightRanges {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims the bytes of `hit` from `at` on, up to `end`.
+    /// Claims the bytes in `hit` from `at` to `end`.
     pub fn claim(
         self: &Arc<Self>,
         hit: &Hit,
@@ -240,8 +243,8 @@ impl InFlightRanges {
             }
             let written = range.stream.written();
             if matches!(lack, Lack::Lost { .. }) && span.end <= written {
-                // This fetch has written the byte already, and it is gone: the fetch will not write
-                // it again.
+                // This fetch has already written the byte, and the byte is lost: the fetch will not
+                // write it again.
                 continue;
             }
             let is_late = match lack {
@@ -259,7 +262,7 @@ impl InFlightRanges {
             }
         }
         let hole = match (lack, late_end) {
-            // The late fetch had claimed them, and has not written them.
+            // The late fetch had claimed these bytes and has not written them.
             (_, Some(late_end)) => hit.whole_spans(at..end.min(late_end)),
             (Lack::Lost { spans }, None) => {
                 let bytes = (span.end - span.start).saturating_mul(spans.clamp(1, CLAIM_SPANS));
@@ -279,7 +282,8 @@ impl InFlightRanges {
         Ok(ClaimOutcome::Leader(Box::new(claim), awaited))
     }
 
-    /// Claims `range` of an object that has just begun. The range begins with a span.
+    /// Claims `range` of an object that has just been created. The range starts where a span
+    /// starts.
     pub fn begin(
         self: &Arc<Self>,
         hit: &Hit,
@@ -331,7 +335,7 @@ fn hole(hit: &Hit, at: u64, end: u64) -> Option<Range<u64>> {
     Some(first.start..last.end)
 }
 
-/// The largest possible end of a claim at `at`.
+/// Upper bound for the end of a claim at `at`.
 pub fn claim_end(hit: &Hit, at: u64) -> u64 {
     let span = hit.whole_spans(at..at);
     at.saturating_add((span.end - span.start).max(1).saturating_mul(CLAIM_SPANS))
@@ -348,7 +352,7 @@ impl RangeGuard {
         self.range.extent().end
     }
 
-    /// Makes followers of its bytes.
+    /// The stream that makes followers of this range.
     pub fn stream(&self) -> &Arc<Stream> {
         &self.range.stream
     }
@@ -358,7 +362,7 @@ impl RangeGuard {
         self.range.stage.send_replace(RangeStage::Arriving);
     }
 
-    /// Notifies followers that upstream has answered without a part of this version.
+    /// Notifies followers that the upstream response has no part of this version.
     pub fn note_refused(&self) {
         self.range.stage.send_replace(RangeStage::Refused);
     }

@@ -1,7 +1,7 @@
-//! Stored responses: a response as an object of the engine, and back.
+//! Stored responses: encodes a response as an engine object, and decodes the object.
 //!
-//! The content is the object's content. Everything else is its metadata, laid out so that a hit
-//! reads numbers instead of parsing fields:
+//! The response content is the object's content. Everything else is stored as metadata, in a layout
+//! that gives a hit numbers instead of fields to parse:
 //!
 //! ```text
 //! layout 1 | facts 48 | digest 32 | page table | row length 2 | vary row | table length 2 |
@@ -10,21 +10,21 @@
 //! field: name length 2 | name | value length 2 | value
 //! ```
 //!
-//! The numbers are lengths in bytes. The layout byte is `WITH_PAGES`; or `WITH_DIGEST`: then
-//! there is no page table ([`PageTable`]); or `PLAIN`: then there is no digest either. The digest
-//! is the SHA-256 of the content, which boxes with a link store; it is zero until the content is
-//! complete, and if it is not known. With a page table, the object's content is the stored form of
-//! pages, and [`StoredResponse::content_len`] is the length of the response's content.
+//! The numbers are lengths in bytes. There are three layout bytes: `WITH_PAGES`; `WITH_DIGEST`,
+//! which has no page table ([`PageTable`]); and `PLAIN`, which has no digest either. The digest is
+//! the SHA-256 of the content, which boxes with a link store; the digest is zero while the content
+//! is incomplete or if the digest is unknown. With a page table, the object's content is the stored
+//! form of pages, so the length of the response content is [`StoredResponse::content_len`].
 //!
-//! The first response of a URL with Vary is stored under the cache key and holds the variant table;
-//! the others are stored under names derived from the key ([`ObjectPlace`]).
+//! The first response for a URL with Vary is stored under the cache key and holds the variant
+//! table; the other variants are stored under names derived from the key ([`ObjectPlace`]).
 //!
-//! `look_up` finds a stored response, `put` stores one and `follow` reads it meanwhile. The other
-//! modules are about all stored responses: `collapse` and `in_flight_ranges` (one fetch for many
-//! clients), `page_groups` (which responses lie side by side), `purge` (what is removed), `summary`
-//! (what peers are told), `not_stored` (why a response is not here).
+//! `look_up` finds a stored response, `put` stores a response, and `follow` reads it while it is
+//! being stored. The other modules work on all stored responses: `collapse` and `in_flight_ranges`
+//! (one fetch for many clients), `page_groups` (which responses are stored side by side), `purge`
+//! (removal), `summary` (the digest for peers), `not_stored` (why a response was not stored).
 //!
-//! Called by `request` and `fetch` of the proxy, and by `hashcache-link` for its dictionaries.
+//! Called by the proxy's `request` and `fetch`, and by `hashcache-link` for the dictionaries.
 //!
 //! Invariant: metadata that does not decode is a miss; it never becomes a response. Cost: one pass
 //! over the fields; values are slices of the metadata, not copies.
@@ -56,19 +56,20 @@ pub use self::look_up::{HitSource, StoreLookup, first_variant, look_up, matches,
 pub use self::pages::{PACKED_BYTES_MAX, PageTable};
 pub use self::place::ObjectPlace;
 
-/// The metadata layouts of this build, the only ones that it reads.
+/// The metadata layouts. This build reads no others.
 const PLAIN: u8 = 2;
 const WITH_DIGEST: u8 = 3;
 const WITH_PAGES: u8 = 4;
 
-/// Where the digest lies in metadata.
+/// Digest position in the metadata.
 const DIGEST: Range<usize> = 1 + FACTS_BYTES..1 + FACTS_BYTES + 32;
 
-/// The digest of content that is not complete.
+/// The digest for incomplete content.
 pub const UNKNOWN_DIGEST: Digest = Digest([0; 32]);
 
-/// Metadata as it was put, with what is known when the content is complete: its digest, and the
-/// page table if it was announced. `None`: there is nothing to add, or no place for it.
+/// Returns the `metadata` of a put, completed after the content is complete: with the digest, and
+/// with the page table if the put announced a table. `None`: there is nothing to add, or no place
+/// for it.
 pub(crate) fn finished(
     metadata: &[u8],
     digest: Option<Digest>,
@@ -87,30 +88,31 @@ pub(crate) fn finished(
     (out.len() <= hashcache::MAX_METADATA).then(|| out.into())
 }
 
-/// The name under which a parent keeps content of an origin ([`origin_key`]) that another version
-/// has replaced: a child finds it by its digest, but not that of another origin. No cache key
-/// begins in this way.
+/// The name under which a parent keeps content that a newer version has replaced. The digest is in
+/// the name, so a child can still use that content as a dictionary. The origin ([`origin_key`]) is
+/// in it too, so that a digest never finds content from another origin. No cache key starts with
+/// these bytes.
 ///
 /// [`origin_key`]: hashcache_http::origin_key
 pub fn kept_name(origin: &[u8], digest: Digest) -> Vec<u8> {
     [b"\0v", &digest.0[..], origin].concat()
 }
 
-/// Whether metadata has a place for a digest.
+/// Returns true if the metadata has a place for a digest.
 pub fn announces_digest(metadata: &[u8]) -> bool {
     matches!(metadata.first(), Some(&(WITH_DIGEST | WITH_PAGES)))
 }
 
-/// Where the parts of metadata lie.
+/// Section positions in the metadata.
 struct Sections {
     digest: Option<Range<usize>>,
     pages: Option<Range<usize>>,
-    /// Where the vary row begins.
+    /// Start of the vary row.
     rest: usize,
 }
 
 impl Sections {
-    /// `None` if the layout is unknown.
+    /// Locates the sections; `None` if the layout is unknown.
     fn of(metadata: &[u8]) -> Option<Self> {
         let mut sections = Self {
             digest: None,
@@ -139,7 +141,7 @@ impl Sections {
     }
 }
 
-/// The object of this name, from memory or from the disk.
+/// Finds the object `name` in memory or on the disk.
 pub async fn find(cache: &Cache, name: &[u8]) -> Option<Hit> {
     match cache.get(name) {
         Lookup::Hit(hit) => Some(hit),
@@ -148,7 +150,7 @@ pub async fn find(cache: &Cache, name: &[u8]) -> Option<Hit> {
     }
 }
 
-/// A stored response without its content.
+/// A stored response without the content.
 #[derive(Clone, Debug)]
 pub struct StoredResponse {
     /// The numbers that the caching rules need.
@@ -157,16 +159,16 @@ pub struct StoredResponse {
     pub row: Option<VaryRow>,
     /// The other variants; only in the object under the cache key.
     pub table: Option<VariantTable>,
-    /// Its fields, without the hop-by-hop fields.
+    /// The stored fields, without the hop-by-hop fields.
     pub fields: HeaderMap,
-    /// SHA-256 of its content.
+    /// SHA-256 of the content.
     pub digest: Option<Digest>,
-    /// Where the pages of its content lie; `None`: it is stored as it came.
+    /// The content's page table; `None`: the content is stored unpacked, as it was received.
     pub pages: Option<PageTable>,
 }
 
 impl StoredResponse {
-    /// Length of the content, bytes, if known; `hit` is where it is stored.
+    /// Content length in bytes, if known; `hit` is the object that holds the content.
     pub fn content_len(&self, hit: &Hit) -> Option<u64> {
         match &self.pages {
             Some(pages) => Some(pages.content_len()),
@@ -174,7 +176,7 @@ impl StoredResponse {
         }
     }
 
-    /// The metadata; `None` if it is larger than the engine accepts.
+    /// Encodes the metadata; `None` if it is larger than the engine accepts.
     pub fn encode(&self) -> Option<Bytes> {
         let mut out = Vec::with_capacity(512);
         let (layout, digest) = match (&self.pages, self.digest) {
@@ -201,7 +203,7 @@ impl StoredResponse {
         (out.len() <= hashcache::MAX_METADATA).then(|| out.into())
     }
 
-    /// The stored fields, also of a put whose table of pages is not complete.
+    /// Decodes only the stored fields. This also works for a put with an incomplete page table.
     pub fn decode_fields(metadata: &Bytes) -> Option<HeaderMap> {
         let sections = Sections::of(metadata)?;
         let mut rest = sections.rest..metadata.len();
@@ -209,7 +211,7 @@ impl StoredResponse {
         decode_fields(metadata, rest)
     }
 
-    /// Decodes metadata; `None` if it is not of this layout.
+    /// Decodes metadata; `None` if the layout is unknown or the metadata is damaged.
     pub fn decode(metadata: &Bytes) -> Option<Self> {
         let sections = Sections::of(metadata)?;
         let digest = sections.digest(metadata);
@@ -239,20 +241,20 @@ impl StoredResponse {
     }
 }
 
-/// A stored response that does not vary, as it lies in metadata: nothing is copied.
+/// A stored response that does not vary, borrowed from the metadata: nothing is copied.
 pub struct StoredView<'a> {
-    /// What the caching rules need of it.
+    /// The numbers that the caching rules need.
     pub facts: StoredFacts,
-    /// Whether its content lies in pages.
+    /// True if the content is stored in pages.
     pub is_in_pages: bool,
-    /// Whether it lies in one page.
+    /// True if the content is stored in a single page.
     pub is_one_page: bool,
     metadata: &'a [u8],
     fields: Range<usize>,
 }
 
 impl<'a> StoredView<'a> {
-    /// Reads metadata; `None` if it is not of this layout, or if the response is one of several
+    /// Reads metadata; `None` if the layout is unknown, or if the response is one of several
     /// variants.
     pub fn of(metadata: &'a [u8]) -> Option<Self> {
         let sections = Sections::of(metadata)?;
@@ -287,7 +289,7 @@ impl<'a> StoredView<'a> {
     }
 }
 
-/// Name and value of a stored field.
+/// A stored field's name and value.
 pub(crate) type FieldView<'a> = (&'a [u8], &'a [u8]);
 
 /// Metadata that does not decode.
@@ -300,9 +302,10 @@ fn push(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// The stored fields, which are what is left of the metadata.
+/// Decodes the stored fields, which fill the remaining metadata.
 fn decode_fields(metadata: &Bytes, mut rest: Range<usize>) -> Option<HeaderMap> {
-    // Our own fields and those of a site's rules fit as well: a map that grows is hashed anew.
+    // Our own fields and the fields from a site's rules fit as well: a map that grows is hashed
+    // anew.
     let mut fields = HeaderMap::with_capacity(16);
     while !rest.is_empty() {
         let name = take(metadata, &mut rest)?;
@@ -313,7 +316,8 @@ fn decode_fields(metadata: &Bytes, mut rest: Range<usize>) -> Option<HeaderMap> 
     Some(fields)
 }
 
-/// The place of a length-prefixed byte string at the start of `rest`, which then begins after it.
+/// Returns where the length-prefixed byte string at the start of `rest` is, and moves `rest` behind
+/// it.
 fn take(metadata: &[u8], rest: &mut Range<usize>) -> Option<Range<usize>> {
     let bytes = &metadata[rest.clone()];
     let length = u16::from_le_bytes(bytes.get(..2)?.try_into().ok()?);

@@ -1,13 +1,13 @@
-//! Looking a request up in the store: which variant answers it, if any (RFC 9111 4.1).
+//! Looks a request up in the store: finds the variant that answers it, if any (RFC 9111 4.1).
 //!
-//! Called by `request` of the proxy as its first step, and again when another request's fetch has
+//! Called by the proxy's `request` as the first step, and again when another request's fetch has
 //! changed the stored response.
 //!
-//! Invariant: a variant is found only if its own vary row matches the request and the request
-//! accepts its content coding (an origin may negotiate it without saying so in Vary), or if the
-//! table under the cache key says that upstream named this very version for such requests. Cost:
-//! one lookup in the engine for a response without Vary and for the first variant; two for the
-//! other variants.
+//! Invariant: a variant is found in two cases only. Either the variant's own vary row matches the
+//! request and the request accepts the content coding (an origin may negotiate the coding without
+//! naming Accept-Encoding in Vary); or the table under the cache key records that upstream named
+//! exactly this version for such requests. Cost: one lookup in the engine for a response without
+//! Vary and for the first variant; two for the other variants.
 
 use bytes::Bytes;
 use hashcache::{Cache, Hit, Lookup};
@@ -26,25 +26,25 @@ pub enum StoreLookup {
     Found {
         /// The object.
         hit: Hit,
-        /// The response, without its content.
+        /// The response, without the content.
         stored: StoredResponse,
-        /// Its names in the store.
+        /// The names in the store.
         place: ObjectPlace,
-        /// Where its head was.
+        /// Where the response head was found.
         from: HitSource,
     },
     /// Only other variants are stored. The variant for this request would be stored at `place`.
     VaryMiss {
-        /// Where the variant for this request would be.
+        /// Where the variant for this request would be stored.
         place: ObjectPlace,
-        /// The variants that there are.
+        /// The table of the stored variants.
         table: Option<VariantTable>,
     },
-    /// Nothing is stored, and would be here.
+    /// Nothing is stored; the response would be stored at this place.
     Nothing(ObjectPlace),
 }
 
-/// Where the head of a stored response was found.
+/// Where a stored response's head was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HitSource {
     /// In memory: no read was needed.
@@ -58,7 +58,7 @@ pub async fn look_up(cache: &Cache, key: impl Into<Bytes>, fields: &HeaderMap) -
     find(|name| cache.get(name), key.into(), fields).await
 }
 
-/// The same without a trace in the store ([`Cache::peek`]).
+/// As [`look_up`], but leaves no trace in the store ([`Cache::peek`]).
 pub async fn peek(cache: &Cache, key: impl Into<Bytes>, fields: &HeaderMap) -> StoreLookup {
     find(|name| cache.peek(name), key.into(), fields).await
 }
@@ -101,8 +101,8 @@ async fn find(get: impl Fn(&[u8]) -> Lookup, key: Bytes, fields: &HeaderMap) -> 
     }
 }
 
-/// The variant that is stored under the key itself, whatever requests it answers; the only response
-/// if it does not vary. Lookups for a request read it too.
+/// Returns the variant that is stored under the key itself, whatever requests it answers; this is
+/// the only response if the resource does not vary. Lookups for a request read this object too.
 pub async fn first_variant(cache: &Cache, key: &[u8]) -> Option<(Hit, StoredResponse)> {
     let (hit, stored, _) = read(cache.get(key)).await?;
     Some((hit, stored))
@@ -120,21 +120,21 @@ async fn read(lookup: Lookup) -> Option<(Hit, StoredResponse, HitSource)> {
     Some((hit, stored, from))
 }
 
-/// Whether a stored response is one for requests with these fields: its vary row matches, and they
-/// accept its content coding.
+/// Returns true if a stored response answers requests with these fields: the vary row matches, and
+/// the request accepts the content coding.
 pub fn matches(stored: &StoredResponse, fields: &HeaderMap) -> bool {
     stored.row.as_ref().is_none_or(|row| row.matches(fields))
         && coding_fits(&stored.facts, &stored.fields, fields)
 }
 
-/// Whether the object of a table row answers requests with the values of that row.
+/// Returns true if a table row's object answers requests with the values in that row.
 fn answers(row: &Variant, hit: &Hit, stored: &StoredResponse, fields: &HeaderMap) -> bool {
     let named = row.alias && row.version == hit.version().to_u64();
     named || matches(stored, fields)
 }
 
-/// The stored response, unless content is missing that cannot be added: adding needs a strong
-/// validator, and content that is stored as it came.
+/// Returns the stored response, unless content is missing that cannot be added. Missing content can
+/// be added only with a strong validator, and only if the content is stored unpacked.
 fn usable(hit: Hit, stored: StoredResponse, place: ObjectPlace, from: HitSource) -> StoreLookup {
     let length = hit.content_len().unwrap_or(0);
     let is_fixed =

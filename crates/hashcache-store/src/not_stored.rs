@@ -1,8 +1,9 @@
-//! Why the latest responses that may not be stored are not stored, for operators who ask.
+//! The latest responses that were not stored, with the reason, for operators.
 //!
-//! `fetch` of the proxy notes each such response; its `explain` asks. Of a URL only a hash is kept.
+//! The proxy's `fetch` notes each such response; the proxy's `explain` looks the reason up. Only a
+//! URL hash is kept.
 //!
-//! Invariant: at most `ENTRIES_MAX` entries, some 64 KiB. Cost: a hash and a lock for a response
+//! Invariant: at most `ENTRIES_MAX` entries, some 64 KiB. Cost: a hash and a lock for each response
 //! that is not stored.
 
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,7 +15,7 @@ use lru::LruCache;
 
 /// The latest responses that were not stored.
 pub struct RecentlyNotStored {
-    /// By the hash of the cache key.
+    /// Keyed by the cache key's hash.
     entries: Mutex<LruCache<u64, (NotStored, UnixTime)>>,
     hasher: RandomState,
 }
@@ -41,7 +42,7 @@ impl RecentlyNotStored {
         self.entries().pop(&hash);
     }
 
-    /// Why the last response for `key` was not stored, and when it came.
+    /// Returns why the last response for `key` was not stored, and when that response was noted.
     pub fn find(&self, key: &[u8]) -> Option<(NotStored, UnixTime)> {
         let hash = self.hasher.hash_one(key);
         self.entries().peek(&hash).copied()

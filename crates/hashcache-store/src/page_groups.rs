@@ -1,9 +1,9 @@
-//! Page groups: the web page, and the client, for which a response was fetched; or, if the operator
-//! chooses so, its origin.
+//! Page groups: a response's group is the web page and the client for which it was fetched, or the
+//! origin, if the operator selects that.
 //!
-//! The engine writes the members of a group side by side and reads them together. A group is one
-//! page of one client: many users behind one address look at different pages, and the objects of
-//! one user's page must not be read together with those of another's.
+//! The engine writes the members of a group side by side and reads them together. A group is a page
+//! for a client: many users behind a single address look at different pages, and objects for a
+//! user's page must not be read together with objects for another user's page.
 //!
 //! ```text
 //! a page itself                        the group of its own URL
@@ -16,30 +16,31 @@
 //! no Referer otherwise                 the group of its own URL: others may name it as a page
 //! ```
 //!
-//! A page is open until two seconds have passed without a request for a part of it. As long as it
-//! is open, those of its parts that can name others (frames, style sheets, scripts, HTML) stand for
-//! the page where Referer names them. A client that does not send Sec-Fetch-Dest asks for frames as
-//! for pages: such a request is one for a frame if Referer names an open page, or a part of it, and
-//! that page was asked for at most ten seconds ago. The ten seconds count from the request that
-//! opened the page, so a crawler cannot put one page after the other into the same group.
+//! A page is open until two seconds have passed without a request for a part of it. While the page
+//! is open, the parts that can name other resources (frames, style sheets, scripts, HTML) stand for
+//! the page if Referer names them. A client that does not send Sec-Fetch-Dest requests frames in
+//! the same way as pages: such a request counts as a frame if Referer names an open page, or a part
+//! of it, and that page was requested at most ten seconds ago. The ten seconds start with the
+//! request that opened the page, so a crawler cannot put page after page into the same group.
 //!
-//! A request for a page, a frame, a style sheet or a script is decided once, when it arrives: its
-//! response may come when the page is closed. The response opens the page again.
+//! The group for a page, a frame, a style sheet or a script is decided only once, when the request
+//! arrives, because the page may be closed when the response arrives. The response opens the page
+//! again.
 //!
-//! With grouping by origin, all responses of one server are a group, for all clients: the locality
-//! buffers of Foxy (section 2.2.3). This needs no Referer, but also reads objects that were only
+//! With grouping by origin, all responses from a server are a group, for all clients: the locality
+//! buffers of Foxy (section 2.2.3). This needs no Referer, but it also reads objects that were only
 //! fetched from the same server at the same time.
 //!
-//! Called by `request` of the proxy when something is requested, and by its `fetch` when a response
-//! is stored.
+//! Called by the proxy's `request` when a request arrives, and by the proxy's `fetch` when a
+//! response is stored.
 //!
-//! Invariants: a wrong group costs only memory and reads. The client's address is part of the
-//! group and of what finds it, so a client that forges Referer spoils its own groups; a client that
+//! Invariants: a wrong group costs only memory and reads. The client's address is in the group and
+//! in all table keys, so a client that forges Referer spoils only its own groups; a client that
 //! fills the tables loses its own open pages first. The tables are bounded. In front of a site
-//! every Referer counts as one of its pages. Where the engine does not group, nothing is kept.
+//! every Referer counts as the site's page. If the engine does not group, nothing is kept.
 //! Cost: a few hashes, made before the lock is taken, for pages and for requests with a Referer. A
-//! hit in memory parses Referer only if it may be for a frame, a style sheet or a script, which
-//! takes 9,000 instructions; other hits take 150, and 40 where the engine does not group. The
+//! hit in memory parses Referer only if the request may be for a frame, a style sheet or a script;
+//! this takes 9,000 instructions. Other hits take 150, and 40 if the engine does not group. The
 //! tables take at most 0.6 MB.
 
 mod fields;
@@ -59,21 +60,21 @@ use tokio::time::Instant;
 pub use self::fields::{PageFields, is_html, wants_page};
 use self::fields::{Wanted, is_icon, is_style_or_script};
 
-/// How long after the last object of a page further objects still belong to it.
+/// How long a page stays open after its last object was requested; later objects do not belong to
+/// it.
 const PAGE_OPEN: Duration = Duration::from_secs(2);
-/// How long a request for HTML that names a page may be for one of its frames, counted from the
-/// request that opened the page. A page asks for its frames while it loads; few people follow a
-/// link sooner.
+/// How long a request for HTML that names a page may be for a frame, counted from the request that
+/// opened the page. A page requests frames while it loads; few people follow a link sooner.
 const FRAMES_ASKED: Duration = Duration::from_secs(10);
-/// Maximum number of entries in each table: what a `HashMap` puts into 4096 places.
+/// Entry limit for each table: a `HashMap` with 4096 places holds this number.
 const PAGES_MAX: usize = 3584;
-/// Maximum number of parts that stand for one page. Few pages have as many scripts.
+/// Limit for the parts that stand for a page. Few pages have as many scripts.
 const PARTS_MAX: u16 = 256;
 
-/// Which responses form a group that is written and read together.
+/// Selects the responses that form a group, to be written and read together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupBy {
-    /// The page of one client, by `Referer`.
+    /// A client's page, by `Referer`.
     #[default]
     Page,
     /// The origin, for all clients (Foxy, section 2.2.3).
@@ -84,16 +85,16 @@ pub enum GroupBy {
 pub struct PageGroups {
     /// `None`: the engine does not group.
     by: Option<GroupBy>,
-    /// Each process has its own keys, so no client can predict the group of a page.
+    /// Each process has random keys, so no client can predict a page's group.
     hash: RandomState,
     open: Mutex<OpenPages>,
-    /// The accelerated site, whose pages carry other names in Referer.
+    /// The accelerated site, which has other names in Referer.
     site: Option<Origin>,
 }
 
-/// The parts of a request that select its group.
+/// The request parts that select the group.
 pub struct PageRequest<'a> {
-    /// The address of the client.
+    /// The client's address.
     pub client: IpAddr,
     /// The URL.
     pub target: &'a Target,
@@ -101,19 +102,19 @@ pub struct PageRequest<'a> {
     pub fields: &'a HeaderMap,
 }
 
-/// The group of a request, as it was decided when the request arrived.
+/// A request's group, decided when the request arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotedGroup {
     group: u64,
     role: Role,
 }
 
-/// What a resource is to its page.
+/// A resource's role in a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Page,
     Frame,
-    /// Another part that can name others.
+    /// Another part that can name other resources.
     Part,
 }
 
@@ -122,7 +123,7 @@ enum Role {
 struct OpenPages {
     /// By group.
     pages: HashMap<u64, OpenPage>,
-    /// By client and URL: the page of a part that can name others.
+    /// By client and URL: the page for a part that can name other resources.
     parts: HashMap<u64, Visit>,
     /// By client and origin: the latest page.
     latest: HashMap<u64, LatestPage>,
@@ -133,44 +134,45 @@ struct OpenPages {
 struct OpenPage {
     client: Network,
     opened: Instant,
-    /// Whether the page itself was requested, not only parts that name it.
+    /// True if the page itself was requested, not only parts that name it.
     is_requested: bool,
     used: Instant,
-    /// Parts that stand for it, [`PARTS_MAX`] at most.
+    /// How many parts stand for the page, at most [`PARTS_MAX`].
     parts: u16,
 }
 
-/// A page, from its opening to its end. What was noted for an earlier visit does not hold for a
-/// later one.
+/// A page from the first request until the page is closed. Entries from an earlier visit are
+/// invalid in a later visit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Visit {
     group: u64,
     opened: Instant,
 }
 
-/// The latest page of an origin.
+/// The latest page from an origin.
 #[derive(Clone, Copy)]
 struct LatestPage {
     visit: Visit,
-    /// Whether the page, or a frame of it, is of this origin; else only other parts of it are.
+    /// True if the page, or a frame of the page, is from this origin; false if only other parts
+    /// are.
     is_of_origin: bool,
 }
 
-/// A client, a resource that it requests, and what the tables know both by.
+/// A client, a resource that the client requests, and the table keys for both.
 struct Requested {
     client: IpAddr,
-    /// By client and URL; that of a page is its group.
+    /// By client and URL; for a page this is also the group.
     key: u64,
     /// By client and origin.
     of_origin: u64,
 }
 
-/// What a Referer says, before the tables tell of which page it is.
+/// A parsed Referer, before the tables are searched for the page.
 #[derive(Clone, Copy)]
 struct Referred {
     key: u64,
     of_origin: u64,
-    /// Today's browsers send only the origin in a Referer to another origin.
+    /// Current browsers send only the origin in a Referer to another origin.
     is_origin_only: bool,
 }
 
@@ -179,12 +181,12 @@ struct Referred {
 struct Named {
     group: u64,
     of_origin: u64,
-    /// Whether Referer has the URL of the page, not that of a part or only the origin.
+    /// True if Referer has the URL of the page, not a part's URL or only the origin.
     is_page: bool,
 }
 
 impl PageGroups {
-    /// Without `by` there are no groups.
+    /// `by`: the group kind; `None` disables grouping.
     pub fn new(by: Option<GroupBy>, site: Option<Origin>) -> Self {
         Self {
             by,
@@ -194,8 +196,9 @@ impl PageGroups {
         }
     }
 
-    /// Notes a request for a page or for a part that can name others, whether or not its response
-    /// is stored. Requests with other methods than GET and HEAD are none: scripts send them.
+    /// Notes a request for a page or for a part that can name other resources, even if the response
+    /// is not stored. Only GET and HEAD count, because requests with other methods come from
+    /// scripts.
     pub fn note_request(
         &self,
         method: &Method,
@@ -209,7 +212,7 @@ impl PageGroups {
         self.note_plain_request((request.client, request.target), &fields, now)
     }
 
-    /// The same for a GET of which only some fields are known.
+    /// As [`Self::note_request`], for a GET with only some fields known.
     pub fn note_plain_request(
         &self,
         place: (IpAddr, &Target),
@@ -237,8 +240,8 @@ impl PageGroups {
         Some(open.note(&requested, NotedGroup { group, role }, now))
     }
 
-    /// The group of the response with the fields `response`; 0: no group. `noted` is the decision
-    /// about its request, if there is one.
+    /// Returns the group for the response with the fields `response`; 0: no group. `noted` is the
+    /// decision for the request, if there is any.
     pub fn group(
         &self,
         request: &PageRequest<'_>,
@@ -268,8 +271,7 @@ impl PageGroups {
         if wanted.is_page() == Some(true) {
             return self.page_or_frame(place, &fields, now).group;
         }
-        // A program that sends a Referer, and no Accept that asks for a page, asks for a part of
-        // one.
+        // A program that sends a Referer, but no Accept for a page, requests a part of that page.
         if wanted == Wanted::Unknown && fields.referer.is_none() {
             return if is_html(response) {
                 self.page_or_frame(place, &fields, now).group
@@ -292,7 +294,7 @@ impl PageGroups {
             return 0;
         };
         let group = open.note_part(requested.client, named, now).group;
-        // A crawler that accepts anything asks for pages in the same way as for parts.
+        // A crawler that accepts anything requests pages in the same way as parts.
         let is_part = || wanted == Wanted::Part || open.asks_for_frames(group, now);
         if names_others || (is_html && is_part()) {
             let role = Role::Part;
@@ -301,7 +303,7 @@ impl PageGroups {
         group
     }
 
-    /// The group of a page or, if the request is one for a frame, that of the page around it.
+    /// The group for a page or, if the request is for a frame, for the page around it.
     fn page_or_frame(
         &self,
         place: (IpAddr, &Target),
@@ -339,7 +341,7 @@ impl PageGroups {
         }
     }
 
-    /// What the Referer of a request says; in front of a site, under the site's configured name.
+    /// Parses a request's Referer; in front of a site, under the site's configured name.
     fn referred(
         &self,
         (client, target): (IpAddr, &Target),
@@ -361,7 +363,7 @@ impl PageGroups {
         })
     }
 
-    /// What is assumed of a part without a Referer: that it is one of a page of its own origin.
+    /// The assumption for a part without a Referer: it belongs to a page from the same origin.
     fn own_origin(&self, place: (IpAddr, &Target)) -> Referred {
         Referred {
             key: self.key(place),
@@ -370,7 +372,7 @@ impl PageGroups {
         }
     }
 
-    /// Never 0, which means no group.
+    /// Never 0, because 0 means no group.
     fn key(&self, place: (IpAddr, &Target)) -> u64 {
         self.hash.hash_one(place).max(1)
     }
@@ -385,7 +387,7 @@ impl PageGroups {
 }
 
 impl OpenPages {
-    /// `None`: Referer names only an origin, from which the client has no open page.
+    /// `None`: Referer names only an origin, and the client has no open page from that origin.
     fn named(&self, referred: &Referred, now: Instant) -> Option<Named> {
         let find = |visit: Visit| self.is_open(visit, now).then_some(visit.group);
         let Referred { key, of_origin, .. } = *referred;
@@ -412,14 +414,14 @@ impl OpenPages {
         page.filter(|page| page.is_open(now))
     }
 
-    /// Whether a request for HTML that names this page is one for a frame.
+    /// Returns true if a request for HTML that names this page is for a frame.
     fn asks_for_frames(&self, group: u64, now: Instant) -> bool {
         self.page(group, now).is_some_and(|page| {
             page.is_requested && now.saturating_duration_since(page.opened) < FRAMES_ASKED
         })
     }
 
-    /// Notes a page, or what can name parts of one: Referer may name it from now on.
+    /// Notes a page, or a part that can name other resources, so that later Referers may name it.
     fn note(&mut self, requested: &Requested, noted: NotedGroup, now: Instant) -> NotedGroup {
         let NotedGroup { group, role } = noted;
         let visit = self.touch(group, requested.client, now);
@@ -453,7 +455,7 @@ impl OpenPages {
         visit
     }
 
-    /// A page that only has parts from an origin does not displace an open page of that origin.
+    /// A page that only has parts from an origin does not displace an open page from that origin.
     fn note_latest(&mut self, of_origin: u64, latest: LatestPage, now: Instant) {
         let old = self.latest.get(&of_origin).copied();
         let stays = |old: LatestPage| old.is_of_origin && self.is_open(old.visit, now);
@@ -462,7 +464,7 @@ impl OpenPages {
         }
     }
 
-    /// From now on the part stands for the page, unless too many do.
+    /// Makes the part stand for the page, unless the page has too many such parts.
     fn stand_for(&mut self, part: u64, visit: Visit) {
         if self.parts.get(&part) == Some(&visit) {
             return;
@@ -474,7 +476,7 @@ impl OpenPages {
         }
     }
 
-    /// Keeps a page open, or opens it.
+    /// Keeps a page open, or opens the page.
     fn touch(&mut self, group: u64, client: IpAddr, now: Instant) -> Visit {
         self.make_room(now);
         let page = OpenPage {
@@ -494,8 +496,8 @@ impl OpenPages {
         }
     }
 
-    /// Each request adds at most two entries to a table. A full table is emptied by half at least,
-    /// so that it is rarely searched.
+    /// Frees entries in a full table. Each request adds at most two entries to a table. A full
+    /// table is emptied by half at least, so that such searches are rare.
     fn make_room(&mut self, now: Instant) {
         if self.longest() + 2 <= PAGES_MAX {
             return;
@@ -520,7 +522,7 @@ impl OpenPages {
             .retain(|_, latest| pages.contains_key(&latest.visit.group));
     }
 
-    /// The networks of clients with the fewest entries, which have at most `entries` together.
+    /// Selects the client networks with the fewest entries, up to `entries` entries in total.
     fn smallest_clients(&self, mut entries: usize) -> HashSet<Network> {
         let latest = self.latest.values().map(|latest| &latest.visit);
         let visits = self.parts.values().chain(latest).map(|visit| &visit.group);

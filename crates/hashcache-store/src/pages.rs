@@ -1,40 +1,40 @@
-//! The page table: how long the stored form of each page of a packed content is.
+//! The page table: how long each page's stored form is in packed content.
 //!
-//! The page table is part of the metadata of each response that is stored in pages
+//! The page table is part of the metadata for each response that is stored in pages
 //! ([`hashcache_wan::pages`]):
 //!
 //! ```text
 //! content length 8 | for each page: length of its stored form 3
 //! ```
 //!
-//! The number of pages follows from the content length, 64 KiB each. The pages lie one after
+//! The page count follows from the content length, 64 KiB each. The pages are stored one after
 //! another in the object's content.
 //!
-//! Invariant: a table that does not decode is damaged metadata, and that is a miss.
-//! Cost: 3 bytes for 64 KiB of content; finding a page adds up the lengths of those before it.
+//! Invariant: a table that does not decode is damaged metadata, and damaged metadata is a miss.
+//! Cost: 3 bytes for 64 KiB of content; finding a page adds up all earlier lengths.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use hashcache_wan::pages::{PAGE_BYTES, STORED_PAGE_BYTES_MAX};
 
-/// Bytes of a page, as an offset counts.
+/// Page size in bytes, with the same type as offsets.
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// The longest content that is stored in pages: its table takes 12 of the 64 KiB of metadata.
+/// The longest content that is stored in pages: the table then takes 12 KiB out of 64 KiB metadata.
 pub const PACKED_BYTES_MAX: u64 = 256 << 20;
 
-/// Where the pages of a content lie.
+/// The page positions in packed content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageTable {
-    /// Length of the content, bytes.
+    /// Content length, bytes.
     length: u64,
-    /// As they are in metadata.
+    /// The entries, encoded as in the metadata.
     entries: Bytes,
 }
 
 impl PageTable {
-    /// The table of a content of `length` bytes whose pages end at `ends` in the stored form.
+    /// Makes the table for content of `length` bytes; `ends` are the page ends in the stored form.
     pub(super) fn new(length: u64, ends: &[u64]) -> Self {
         debug_assert_eq!(pages_of(length), Some(ends.len()));
         let starts = std::iter::once(&0).chain(ends);
@@ -45,7 +45,9 @@ impl PageTable {
         }
     }
 
-    /// A table of the same size, for metadata of a put that has just begun. It does not decode.
+    /// Makes a table for the metadata of a put that has just started: of the final size, or without
+    /// entries if the length is unknown. All entries are 0, so a table with entries does not
+    /// decode.
     pub fn announced(length: Option<u64>) -> Self {
         let length = length.unwrap_or(0);
         let pages = pages_of(length).unwrap_or(0);
@@ -55,12 +57,12 @@ impl PageTable {
         }
     }
 
-    /// Length of the content, bytes.
+    /// Content length, bytes.
     pub fn content_len(&self) -> u64 {
         self.length
     }
 
-    /// Whether the content is one page: then its stored form is one zstd frame.
+    /// Returns true if the content is a single page: then the stored form is a single zstd frame.
     pub fn is_one_page(&self) -> bool {
         self.pages() == 1
     }
@@ -69,7 +71,7 @@ impl PageTable {
         self.entries.len() / ENTRY_BYTES
     }
 
-    /// Length of the stored form of a page; zero behind the last one.
+    /// Length of a page's stored form; zero behind the last page.
     fn stored_len(&self, page: usize) -> u64 {
         let entry = self.entries.chunks_exact(ENTRY_BYTES).nth(page);
         entry.map_or(0, |entry| {
@@ -77,7 +79,7 @@ impl PageTable {
         })
     }
 
-    /// The page with the byte at `offset` of the content; `None` behind its end.
+    /// The page with the content byte at `offset`; `None` behind the end of the content.
     pub(super) fn page_at(&self, offset: u64) -> Option<Page> {
         let number = usize::try_from(offset / PAGE).ok()?;
         (offset < self.length).then(|| Page {
@@ -99,14 +101,14 @@ impl PageTable {
         })
     }
 
-    /// Where the stored form of a page begins.
+    /// Where a page's stored form starts.
     fn start(&self, page: usize) -> u64 {
         (0..page.min(self.pages()))
             .map(|before| self.stored_len(before))
             .sum()
     }
 
-    /// The stored form of the pages that have content of `range`.
+    /// Range in the stored form for all pages with content in `range`.
     pub fn stored_range(&self, range: &Range<u64>) -> Range<u64> {
         let page = |offset: u64| usize::try_from(offset / PAGE).unwrap_or(usize::MAX);
         if range.is_empty() {
@@ -116,13 +118,13 @@ impl PageTable {
         self.start(page(range.start))..self.start(behind)
     }
 
-    /// Adds the table to metadata.
+    /// Appends the table to metadata.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.length.to_le_bytes());
         out.extend_from_slice(&self.entries);
     }
 
-    /// The table at the start of `metadata`, and how many bytes it takes.
+    /// Decodes the table at the start of `metadata`; also returns the table length in bytes.
     pub fn decode(metadata: &Bytes) -> Option<(Self, usize)> {
         let bytes = Self::bytes(metadata)?;
         let table = Self {
@@ -134,12 +136,12 @@ impl PageTable {
         lengths.into_iter().all(are_right).then_some((table, bytes))
     }
 
-    /// Whether a table of so many bytes is that of one page.
+    /// Returns true if a table of `bytes` bytes is for a single page.
     pub(super) fn is_of_one_page(bytes: usize) -> bool {
         bytes == 8 + ENTRY_BYTES
     }
 
-    /// How many bytes the table at the start of `metadata` takes, without a look at its entries.
+    /// Length in bytes of the table at the start of `metadata`; the entries are not checked.
     pub(super) fn bytes(metadata: &[u8]) -> Option<usize> {
         let length = u64::from_le_bytes(metadata.get(..8)?.try_into().ok()?);
         let bytes = 8 + ENTRY_BYTES * pages_of(length)?;
@@ -147,31 +149,31 @@ impl PageTable {
     }
 }
 
-/// A page of a packed content.
+/// A page in packed content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Page {
     number: usize,
-    /// Where its stored form begins.
+    /// Where the stored form starts.
     pub(super) stored: u64,
     pub(super) stored_bytes: u64,
-    /// Content in it.
+    /// Content bytes in the page.
     pub(super) bytes: usize,
 }
 
 impl Page {
-    /// Where its content begins.
+    /// Content offset where this page starts.
     pub(super) fn start(&self) -> u64 {
         self.number as u64 * PAGE
     }
 }
 
-/// Content in a page of a content of `length` bytes.
+/// Content bytes in page `page`, if the whole content has `length` bytes.
 pub(super) fn page_bytes(page: usize, length: u64) -> usize {
     let left = length.saturating_sub((page as u64).saturating_mul(PAGE));
     usize::try_from(left.min(PAGE)).unwrap_or(PAGE_BYTES)
 }
 
-/// Pages of a content of this length; `None` if it is too long for a table.
+/// Number of pages for this content length; `None` if the content is too long for a table.
 fn pages_of(length: u64) -> Option<usize> {
     if length > PACKED_BYTES_MAX {
         return None;

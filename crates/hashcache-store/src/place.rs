@@ -1,20 +1,21 @@
-//! Where a response is stored: under the cache key, or under a derived name as another variant.
+//! Names for stored responses: the cache key, or for another variant a name derived from the key.
 //!
-//! Made by `look_up`, and handed by `request` of the proxy to its `fetch`, which may choose another
+//! Made by `look_up`, and handed by the proxy's `request` to `fetch`, which may choose another
 //! place after it has seen the response.
 //!
-//! Invariant: a derived name contains the nonce of its variant table. So all derived objects are
-//! lost when the object under the key is removed. Cost: a name; none for a clone.
+//! Invariant: a derived name contains the variant table's nonce. When the object under the key is
+//! removed, the nonce is lost, and therefore all derived objects are lost too. Cost: building a
+//! derived name allocates; cloning a place does not.
 
 use bytes::Bytes;
 use hashcache_http::{VariantPlace, VariantTable};
 
-/// Where the response to a request is stored, or would be.
+/// The place where the response to a request is stored, or would be stored.
 #[derive(Clone, Debug)]
 pub struct ObjectPlace {
-    /// The cache key; the object under it holds the variant table.
+    /// The cache key; the object under this key holds the variant table.
     pub key: Bytes,
-    /// The name of the object: the key, or a name derived from it.
+    /// The object's name: the key, or a name derived from the key.
     pub name: Bytes,
     /// The nonce of the variant table that was read under the key.
     pub nonce: Option<u64>,
@@ -30,7 +31,7 @@ impl ObjectPlace {
         }
     }
 
-    /// The place of a variant in `table`, which was read under the key.
+    /// The place for a variant in `table`, which was read under the key.
     pub fn within(self, table: &VariantTable, place: VariantPlace) -> Self {
         let name = match place {
             VariantPlace::Here => self.key.clone(),
@@ -43,7 +44,7 @@ impl ObjectPlace {
         }
     }
 
-    /// Whether this is the place of the first variant, which holds the table.
+    /// Returns true if this is the first variant's place, which holds the table.
     pub fn is_under_key(&self) -> bool {
         self.name == self.key
     }

@@ -1,30 +1,31 @@
-//! Purges: requested targets, and their translation for the engine.
+//! Purges: translates the requested targets for the engine.
 //!
-//! Called by `request` of the proxy for the method PURGE and after unsafe methods, and by its
-//! `admin` for `POST /-/purge`; calls the engine and `collapse`.
+//! Called by the proxy's `request` for the method PURGE and after unsafe methods, and by the
+//! proxy's `admin` for `POST /-/purge`; calls the engine and `collapse`.
 //!
 //! | target | in the engine |
 //! |---|---|
-//! | a URL | a remove of its key; softly, a ban on this name and its variants |
+//! | a URL | a remove of the key; if soft, a ban on this name and its variants |
 //! | a prefix | a ban on keys with this prefix, within the origin |
 //! | a cache group | a ban on the origin's group |
 //! | a label of an origin | a ban on the origin's label |
 //! | a label of any origin | a ban on the label |
 //! | everything | a ban on all keys |
 //!
-//! A response is stored with two hashes of each of its labels: one with its origin, for PURGE, and
-//! one without, which only the admin listener may purge by. Considered: a ban that selects by label
-//! and prefix (one more word in each ban on disk, and a hash of the name for each label), and
-//! asking the operator to name all origins (which operators do not know). The price is that sixteen
-//! labels fit into the room for thirty-two. A response with more labels gets the label *many* of
-//! its origin, and every purge by label within the origin includes that label.
+//! A response is stored with two hashes per label: a hash with the origin, for PURGE, and a hash
+//! without the origin, by which only the admin listener may purge. Two alternatives were
+//! considered: a ban that selects by label and prefix (this needs an extra word in each ban on
+//! disk, and a name hash for each label), and a list with all origins from the operator (operators
+//! do not know them). The price is that only sixteen labels fit into the room for thirty-two. A
+//! response with more labels gets the origin's label *many*, and every purge by label within the
+//! origin includes that label.
 //!
-//! When there are too many bans, the engine merges them into wider ones and in the end hides
-//! everything. So a purge is refused if there is no room for its ban ([`BanQuota`]). Bans that
-//! origins cause by unsafe requests have shares (`Invalidators`): an origin with many of them
-//! gets one on all of its responses, and one client's requests cause bans of so many origins only.
+//! If there are too many bans, the engine merges them into wider bans and in the end hides
+//! everything. Therefore a purge is refused if there is no room for its ban ([`BanQuota`]). Bans
+//! from unsafe requests have shares (`Invalidators`): an origin with many bans gets a single ban on
+//! all responses, and a client's requests cause bans only for a limited number of origins.
 //!
-//! Invariants: once a purge is in force, no request joins a fetch that began before it. The
+//! Invariants: once a purge is in force, no request joins a fetch that started before it. The
 //! response is sent when the purge is durable.
 //! Cost: independent of the number of stored objects.
 
@@ -46,15 +47,15 @@ use unsettled::{PER_CLIENT, PER_PEER, Unsettled};
 /// The target of a purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PurgeTarget {
-    /// One URL, with all its variants.
+    /// A URL, with all its variants.
     Url(Target),
     /// Every URL with this prefix.
     Prefix(Target),
-    /// Responses of the target's origin in this group.
+    /// Responses from the target's origin in this group.
     Group(Target, Vec<u8>),
-    /// Responses of the target's origin with this label.
+    /// Responses from the target's origin with this label.
     Label(Target, Vec<u8>),
-    /// Responses of any origin with this label.
+    /// Responses from any origin with this label.
     LabelAnywhere(Vec<u8>),
     /// All stored responses.
     Everything,
@@ -70,7 +71,7 @@ pub(crate) enum PurgeKind {
     Everything,
     /// A URL, or a group, that an unsafe method may have changed.
     Unsafe,
-    /// A group that an unsafe method may have changed, without room for a ban.
+    /// A group that an unsafe method may have changed, but there was no room for a ban.
     Ignored,
 }
 
@@ -99,23 +100,23 @@ impl PurgeTarget {
     }
 }
 
-/// Whether purged responses are removed, or validated before they are served again.
+/// Effect of a purge on the stored responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PurgeEffect {
-    /// They are removed.
+    /// The responses are removed.
     Hard,
-    /// They are validated first.
+    /// The responses are validated before they are served again.
     Soft,
 }
 
 impl PurgeEffect {
-    /// The effect that a client wants, if it says so.
+    /// The effect that a client has requested.
     pub fn of(soft: bool) -> Self {
         if soft { Self::Soft } else { Self::Hard }
     }
 }
 
-/// Number of purges of each kind, hard ones first.
+/// Purge counts by kind, hard purges first.
 #[derive(Debug, Default)]
 pub struct PurgeCounts([[AtomicU64; 2]; PurgeKind::ALL.len()]);
 
@@ -124,7 +125,7 @@ impl PurgeCounts {
         self.0[kind as usize][effect as usize].fetch_add(1, Relaxed);
     }
 
-    /// For metrics: each kind with its numbers of hard and soft purges.
+    /// For metrics: each kind with the counts for hard and soft purges.
     pub fn each(&self) -> impl Iterator<Item = (&'static str, [u64; 2])> + '_ {
         let values = |kind: PurgeKind| self.0[kind as usize].each_ref().map(|it| it.load(Relaxed));
         PurgeKind::ALL
@@ -136,23 +137,23 @@ impl PurgeCounts {
 /// Why a purge failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PurgeError {
-    /// A URL too long to be stored.
+    /// The URL is too long to be stored.
     TooLong,
-    /// In force, but it may not hold after a power cut.
+    /// The purge is in force, but may be lost in a power cut.
     NotDurable,
     /// There is no room for more bans.
     TooManyRules,
 }
 
-/// How much of the room for bans a requester may use. The rest is for the next class: no origin can
-/// keep clients from purging, and no client the operator.
+/// How much room for bans a requester may use. The rest is for the next class: no origin can keep
+/// clients from purging, and no client can keep the operator from purging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BanQuota {
     /// Half: cache groups that origins invalidate.
     Origin,
     /// Three quarters: the method PURGE.
     Client,
-    /// All of it: the admin listener, with its token.
+    /// All: the admin listener, with its token.
     Operator,
 }
 
@@ -166,7 +167,7 @@ impl BanQuota {
     }
 }
 
-/// The same URL with the other scheme; a default port becomes the other default port.
+/// The URL with the other scheme; a default port becomes the other scheme's default port.
 fn twin(target: &Target) -> Target {
     let scheme = match target.scheme {
         Scheme::Http => Scheme::Https,
@@ -191,20 +192,20 @@ pub struct Purger {
     collapse: Arc<Collapse>,
     space: Space,
     counts: Arc<PurgeCounts>,
-    /// Held from the check of the room for bans until the bans are in force.
+    /// Held from the check for room until the bans are in force.
     turn: Arc<Mutex<Invalidators>>,
     unsettled: Unsettled,
 }
 
-/// The origins with bans because of unsafe requests, by the client whose request was the first.
+/// The origins with bans from unsafe requests, by the client that sent the first such request.
 ///
-/// Invariants: a client fills a quarter of the room for such bans, whatever the number of its
-/// origins, and an origin a 32nd. An origin is here once, and only after a ban of it is in force,
-/// so there are at most twice as many as such bans.
+/// Invariants: a client fills at most a quarter of the room for such bans, however many origins it
+/// uses, and an origin at most 1/32. An origin is listed only once, and only after the first ban is
+/// in force, so there are at most twice as many entries as such bans.
 #[derive(Debug)]
 struct Invalidators {
     clients: HashMap<Network, Vec<Box<[u8]>>>,
-    /// Number of clients at which those without bans are forgotten.
+    /// When there are this many clients, the clients without bans are forgotten.
     prune_at: usize,
 }
 
@@ -220,17 +221,17 @@ impl Default for Invalidators {
 /// The bans that an unsafe request may cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BanShare {
-    /// One for each group.
+    /// A ban for each group.
     Groups,
-    /// One for all responses of the origin, in place of its others.
+    /// A single ban on all the origin's responses, which replaces the origin's other bans.
     Origin,
-    /// None: the client has used its share up.
+    /// None: the client has used up its share.
     Nothing,
 }
 
 impl Invalidators {
-    /// The share of `origin`, for which `client` has sent a request that takes `bans`, and whether
-    /// the origin has no bans yet.
+    /// Returns the share of `origin` for a request by `client` that needs `bans`, and true if the
+    /// origin has no bans yet.
     fn share(
         &mut self,
         cache: &Cache,
@@ -251,7 +252,7 @@ impl Invalidators {
             return (BanShare::Nothing, true);
         }
         if of_origin > 0 && !is_own {
-            // Another client has begun with it: its bans count there.
+            // Another client was first for this origin: the bans count for that client.
             all = 0;
         }
         let is_over =
@@ -264,20 +265,20 @@ impl Invalidators {
         (share, of_origin == 0)
     }
 
-    /// Notes that the first ban of `origin` is in force, because of a request of `client`.
+    /// Notes that the first ban on `origin` is in force, because `client` sent a request.
     fn enter(&mut self, cache: &Cache, client: Network, origin: &[u8]) {
         if self.clients.len() >= self.prune_at {
             self.clients
                 .retain(|_, origins| forget_without_bans(cache, origins) > 0);
-            // The cost is spread over as many new clients as there are old ones.
+            // This spreads the cost over as many new clients as there are old clients.
             self.prune_at = CLIENTS_KEPT.max(2 * self.clients.len());
         }
         self.clients.entry(client).or_default().push(origin.into());
     }
 }
 
-/// Keeps the origins that have bans; returns the number of these bans. Bans are forgotten as the
-/// store is written, and their origins then count no more.
+/// Keeps only the origins that have bans; returns how many bans they have. The engine forgets bans
+/// as the store is rewritten, and their origins then no longer count.
 fn forget_without_bans(cache: &Cache, origins: &mut Vec<Box<[u8]>>) -> usize {
     let known: Vec<&[u8]> = origins.iter().map(|it| &**it).collect();
     let counts = cache.bans_within(&known);
@@ -287,15 +288,15 @@ fn forget_without_bans(cache: &Cache, origins: &mut Vec<Box<[u8]>>) -> usize {
     all
 }
 
-/// Clients whose origins are remembered before any are looked at again.
+/// Clients that are remembered before the first check for clients without bans.
 const CLIENTS_KEPT: usize = 256;
 
-/// An origin may have 1/`ORIGIN_PART` of the bans that origins may have: 64 of 2048.
+/// An origin may have 1/`ORIGIN_PART` of the bans that all origins may have: 64 of 2048.
 const ORIGIN_PART: usize = 32;
-/// The origins of one client may have 1/`CLIENT_PART` of them before each gets one ban in place of
-/// all its own.
+/// A client's origins together may have 1/`CLIENT_PART` of the bans that all origins may have.
+/// Beyond that, each origin gets a single ban that replaces all its others.
 const CLIENT_PART: usize = 8;
-/// A client may be the first for as many origins as this part of them.
+/// A client may be the first for N/`ORIGINS_PART` origins, if all origins together may have N bans.
 const ORIGINS_PART: usize = 8;
 
 impl Purger {
@@ -316,7 +317,7 @@ impl Purger {
         }
     }
 
-    /// The same for resources of another key space.
+    /// A purger for another key space, with the same state.
     pub fn within(&self, space: Space) -> Self {
         Self {
             space,
@@ -324,8 +325,8 @@ impl Purger {
         }
     }
 
-    /// Purges all targets at once and waits until that is durable. Nothing is purged if there is no
-    /// room for all of them.
+    /// Purges all targets at once and waits until the purge is durable. Nothing is purged if there
+    /// is not enough room for all targets.
     pub async fn purge(
         &self,
         what: &[PurgeTarget],
@@ -367,8 +368,8 @@ impl Purger {
         }
     }
 
-    /// The targets, in front of a site under both schemes: its responses are stored by the URLs
-    /// that clients use, and whoever purges a page means the page.
+    /// Adds, in front of a site, the targets under the other scheme: responses are stored under the
+    /// URLs that clients use, and a purge of a page is meant for both schemes.
     fn with_both_schemes(&self, what: &[PurgeTarget]) -> Vec<PurgeTarget> {
         let mut both = what.to_vec();
         if !matches!(self.space, Space::Site(_)) {
@@ -392,7 +393,7 @@ impl Purger {
         cache_key(self.space, target).ok_or(PurgeError::TooLong)
     }
 
-    /// Puts the bans in force, if there is room for them.
+    /// Puts the bans in force if there is room for them.
     fn put_in_force(
         &self,
         rules: &[Ban],
@@ -403,7 +404,7 @@ impl Purger {
         self.put_in_force_now(rules, what, room)
     }
 
-    /// The same while the caller holds `turn`.
+    /// As [`Self::put_in_force`], for a caller that holds `turn`.
     fn put_in_force_now(
         &self,
         rules: &[Ban],
@@ -443,7 +444,7 @@ impl Purger {
         Ok(())
     }
 
-    /// A ban on `label`, and one on the label of responses with too many labels.
+    /// Adds a ban on `label`, and a ban on the label for responses with too many labels.
     fn label_rules(&self, label: Label, origin: &[u8], rules: &mut Vec<Ban>) {
         let many = Ban::label(many_of(&self.cache, origin)).within(origin);
         if !rules.contains(&many) {
@@ -452,7 +453,8 @@ impl Purger {
         rules.push(Ban::label(label).within(origin));
     }
 
-    /// The prefix of a whole site is its origin, so the ban covers earlier bans within it.
+    /// A whole site's prefix is the origin key, so the new ban covers earlier bans within the
+    /// origin.
     fn prefix(&self, target: &Target) -> Result<Vec<u8>, PurgeError> {
         match &*target.path_and_query {
             "/" => Ok(self.origin(target)),
@@ -464,7 +466,7 @@ impl Purger {
         origin_key(self.space, target)
     }
 
-    /// Prevents requests from joining fetches that began before the purge.
+    /// Prevents requests from joining fetches that started before the purge.
     fn forget_fetches(&self, what: &PurgeTarget) {
         match what {
             PurgeTarget::Url(target) => {
@@ -481,18 +483,19 @@ impl Purger {
                 let origin = self.origin(target);
                 self.collapse.forget_where(|key| key.starts_with(&origin));
             }
-            // The labels of a response are not known before it arrives.
+            // A response's labels are not known before it arrives.
             PurgeTarget::LabelAnywhere(_) | PurgeTarget::Everything => {
                 self.collapse.forget_where(|_| true);
             }
         }
     }
 
-    /// Invalidates the responses that an unsafe request of `client` to the first of `targets` may
-    /// have changed, when the client does not have too many invalidations under way. They are in
-    /// force then, and durable soon.
+    /// Invalidates the responses that an unsafe request by `client` to the first target may have
+    /// changed. If the client has too many invalidations under way, first waits for a turn, for a
+    /// bounded time (see `unsettled`). On return the invalidations are in force, and they are
+    /// durable soon.
     ///
-    /// Waits in a task of its own: a client that does not stay for its response must not keep its
+    /// Waits in a separate task: a client that disconnects before the response must not stop its
     /// request from having an effect.
     pub async fn invalidate_in_turn(
         self,
@@ -510,7 +513,7 @@ impl Purger {
                 targets,
                 groups,
             };
-            // An error: the runtime ends, and has dropped `due`.
+            // Error: the runtime is shutting down and has dropped `due`.
             let _ = spawn_local(async move {
                 due.purger.unsettled.turn(client).await;
                 drop(due);
@@ -518,15 +521,16 @@ impl Purger {
             .await;
         }
         if cache.is_closed() {
-            // The next run may not know of the invalidation, so the client must not have its
-            // response. Only a core that has not stopped in time comes here: it ends with the
+            // The next run may not know about the invalidation, so the client must not get the
+            // response. Only a core that has not stopped in time gets here; it stops with the
             // process.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Invalidates `target` for a peer, whose message cannot wait. False, and nothing is certain,
-    /// if the peer has too many invalidations under way, or the store is being closed.
+    /// Invalidates `target` for a peer. A peer's message cannot wait, so this returns false (the
+    /// effect is then uncertain) if the peer has too many invalidations under way or the store is
+    /// closing.
     pub fn invalidate_for_peer(&self, peer: Network, target: Target) -> bool {
         let has_turn = self.unsettled.has_turn(peer, PER_PEER);
         if has_turn {
@@ -535,7 +539,7 @@ impl Purger {
         has_turn && !self.cache.is_closed()
     }
 
-    /// Invalidates at once.
+    /// Invalidates without waiting for a turn.
     fn invalidate(&self, client: Network, targets: &[Target], groups: &[Vec<u8>]) {
         let removes = self.removes(targets);
         self.unsettled.add(client, removes);
@@ -579,7 +583,8 @@ impl Purger {
         let (share, is_first) = turn.share(&self.cache, client, &origin, rules.len());
         match share {
             BanShare::Groups => {}
-            // More than what the request has changed; a cache may always forget.
+            // This invalidates more than the request has changed, but a cache may forget a response
+            // at any time.
             BanShare::Origin => rules = vec![Ban::prefix(&origin).within(&origin)],
             BanShare::Nothing => {
                 self.counts.count(PurgeKind::Ignored, PurgeEffect::Hard);
@@ -604,8 +609,8 @@ impl Purger {
     }
 }
 
-/// Invalidations of an unsafe request. Dropping this does them: after the turn of the client has
-/// come, or when the proxy ends before.
+/// Invalidations for an unsafe request. They are done on drop: either after the client's turn, or
+/// when the proxy stops before that.
 struct Due {
     purger: Purger,
     client: Network,
@@ -620,13 +625,13 @@ impl Drop for Due {
     }
 }
 
-/// Whether the object `name` is the one under `key`, or a variant of it.
+/// Returns true if `name` is the object under `key` or a variant of it.
 fn is_variant(name: &[u8], key: &[u8]) -> bool {
     let behind = name.strip_prefix(key);
     behind.is_some_and(|rest| rest.first().is_none_or(|byte| *byte == 0))
 }
 
-/// The labels of a response for the engine: its cache groups and its labels, with and without its
+/// A response's labels for the engine: the cache groups, and the labels with and without the
 /// origin.
 pub fn labels_of(cache: &Cache, space: Space, target: &Target, response: &HeaderMap) -> Vec<Label> {
     let groups = cache_groups(response);
@@ -635,7 +640,7 @@ pub fn labels_of(cache: &Cache, space: Space, target: &Target, response: &Header
         return Vec::new();
     }
     let origin = origin_key(space, target);
-    // Without this, the engine would drop the last labels, and a purge by one of them would miss
+    // Otherwise the engine would drop the last labels, and a purge by a dropped label would miss
     // the response.
     if groups.len() + 2 * own.len() > LABELS_MAX {
         return vec![many_of(cache, &origin), many_of(cache, &[])];
@@ -646,10 +651,10 @@ pub fn labels_of(cache: &Cache, space: Space, target: &Target, response: &Header
     groups.chain(bound).chain(free).collect()
 }
 
-/// Maximum number of labels per object in the engine.
+/// Label limit per object in the engine.
 const LABELS_MAX: usize = 32;
 
-// The kind stands first and an origin ends in its port, so labels of different kinds or origins
+// The kind is first and an origin key has the port last, so labels with different kinds or origins
 // never have the same bytes. A label without an origin applies to all origins.
 
 fn group_of(cache: &Cache, origin: &[u8], group: &[u8]) -> Label {
@@ -665,21 +670,21 @@ fn label_of(cache: &Cache, origin: &[u8], label: &[u8]) -> Label {
     cache.label(&[kind, origin, label].concat())
 }
 
-/// The label of responses with too many labels.
+/// The label for responses with too many labels.
 fn many_of(cache: &Cache, origin: &[u8]) -> Label {
     cache.label(&[b"many", origin].concat())
 }
 
-/// What a member has said of a purge.
+/// A cluster member's answer to a purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberPurge {
-    /// The name of the member.
+    /// The member's name.
     pub name: String,
-    /// `None`: it has purged.
+    /// The error; `None`: the member has purged.
     pub fault: Option<String>,
 }
 
-/// The report of a purge, for people and programs. `members` have been sent the same.
+/// A purge report, for people and programs. `members` have received the same purge.
 pub fn report(what: &[PurgeTarget], effect: PurgeEffect, members: &[MemberPurge]) -> Bytes {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let origin = |target: &Target| {

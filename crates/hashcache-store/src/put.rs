@@ -1,12 +1,13 @@
-//! The content of a response on its way into the store: as it arrives, or in pages.
+//! Writes a response's content into the store: as received, or in pages.
 //!
-//! Called by `fetch` of the proxy. A [`PageWriter`] collects a page of content and packs it; the
-//! engine gets the stored form alone. Followers get content: see `follow`.
+//! Called by the proxy's `fetch`. A [`PageWriter`] collects a page of content and packs it; the
+//! engine gets only the stored form. Followers get the content itself: see `follow`.
 //!
-//! Invariants: content in pages is committed with its page table or not at all, and no part of it
-//! is kept as an incomplete object, because the origin could not fill its holes.
-//! Memory: three pages for each content in pages, set aside before it begins.
-//! Cost: 3 to 5 ms a MB, on the thread of the fetch, at most 64 KiB at a time.
+//! Invariants: content in pages is committed with the page table or not at all. No part is kept as
+//! an incomplete object, because the origin serves ranges of the content, not of the stored form,
+//! and therefore cannot fill the holes.
+//! Memory: three pages for each content in pages, reserved before the first byte.
+//! Cost: 3 to 5 ms per MB, on the fetch's thread, at most 64 KiB at a time.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,9 +21,9 @@ use super::finished;
 use super::follow::{ContentFollower, ContentStream, IsEnd, PageStream};
 use super::pages::{PACKED_BYTES_MAX, PageTable};
 
-/// Writes the content of a response into the store.
+/// Writes a response's content into the store.
 pub enum ContentWriter {
-    /// As it is.
+    /// As received.
     Plain(Box<Writer>),
     /// In pages, which may be packed.
     Pages(Box<PageWriter>),
@@ -34,20 +35,21 @@ pub struct PageWriter {
     stream: Followed,
     /// Content so far, bytes.
     written: u64,
-    /// The stored form of the page that was packed last.
+    /// The last packed page's stored form.
     stored: Vec<u8>,
     _memory: Reservation,
 }
 
-/// Memory of a content in pages while it is written, bytes; `length` is that of the content, if
-/// known. The first part is for the page that is packed, the second for what followers read.
+/// Memory in bytes for writing one content in pages; `length` is the content length, if known. The
+/// first number is for the page that is being packed, the second for the pages that followers read.
 pub fn page_memory(length: Option<u64>) -> (u64, u64) {
     let page = length.unwrap_or(u64::MAX).min(PAGE_BYTES as u64) + 512;
     (page, 2 * page)
 }
 
 impl ContentWriter {
-    /// Content that `writer` stores in pages; the memory is that of [`page_memory`].
+    /// Stores content in pages with `writer`; the reservations are for the two numbers of
+    /// [`page_memory`].
     pub fn in_pages(writer: Writer, (own, shared): (Reservation, Reservation)) -> Self {
         let stream = PageStream::new(writer.stream(), shared);
         Self::Pages(Box::new(PageWriter {
@@ -79,17 +81,17 @@ impl ContentWriter {
         self.writer().is_stored()
     }
 
-    /// As [`Writer::poll_room`]; in pages, `ahead` counts their stored form.
+    /// As [`Writer::poll_room`]; for content in pages, `ahead` counts stored bytes.
     pub fn poll_room(&self, context: &mut Context<'_>, ahead: u64) -> Poll<()> {
         match self {
             Self::Plain(writer) => writer.poll_room(context, ahead),
-            // A follower that has all content may still be at the start of a page that is written
-            // now, and nothing would wake it.
+            // A follower that has all content so far may still be at the start of the page that is
+            // being written, and nothing would wake it.
             Self::Pages(pages) => pages.writer.poll_room(context, ahead.max(AHEAD_MIN)),
         }
     }
 
-    /// Followers there are now.
+    /// The current number of followers.
     pub fn followers(&self) -> usize {
         self.writer().stream().followers()
     }
@@ -114,7 +116,8 @@ impl ContentWriter {
         }
     }
 
-    /// As [`Writer::commit_with`]: `metadata` as it was put, with what is known now.
+    /// As [`Writer::commit_with`]: commits `metadata` as it was put, completed with the digest and
+    /// the page table.
     ///
     /// # Errors
     /// As [`Writer::commit_with`].
@@ -146,18 +149,18 @@ impl ContentWriter {
 }
 
 impl PageWriter {
-    /// Adds content up to the end of the page, and says how much.
+    /// Adds content up to the end of the page; returns how many bytes it took.
     pub fn fill(&mut self, content: &[u8]) -> usize {
         let taken = self.stream.0.fill(content);
         self.written += taken as u64;
         taken
     }
 
-    /// Packs the page if it is full, or what there is of it if the content ends here. Then its
-    /// stored form must be written ([`Self::parts`]) and noted ([`Self::note_stored`]).
-    /// `Ok(false)`: it is not full.
+    /// Packs the page if it is full, or the partial last page if the content is complete. The
+    /// caller must then write the stored form ([`Self::parts`]) and note it
+    /// ([`Self::note_stored`]). `Ok(false)`: the page is not full yet.
     ///
-    /// Content that is too long for a page table is passed on to followers and not stored.
+    /// Content that is too long for a page table is passed on to followers but not stored.
     ///
     /// # Errors
     /// zstd has no memory.
@@ -172,12 +175,12 @@ impl PageWriter {
         Ok(true)
     }
 
-    /// The engine's writer, and the stored form of the page that was packed.
+    /// The engine's writer, and the packed page's stored form.
     pub fn parts(&mut self) -> (&mut Writer, &[u8]) {
         (&mut self.writer, &self.stored)
     }
 
-    /// The stored form of the page was written.
+    /// Notes that the page's stored form was written.
     pub fn note_stored(&mut self) {
         self.stream.0.end_page(self.writer.written());
     }
@@ -195,16 +198,16 @@ impl PageWriter {
             Some(metadata) => self.writer.commit_with(metadata),
             None => Err(PutError::Metadata { length }),
         };
-        // All pages are written: followers get the whole content even if it is not stored.
+        // All pages are written: followers get the whole content even if the commit fails.
         stream.complete();
         committed
     }
 }
 
-/// Two pages, stored bytes.
+/// Two pages, in stored bytes.
 const AHEAD_MIN: u64 = 2 * STORED_PAGE_BYTES_MAX as u64;
 
-/// The followers of content whose write was given up must hear of it.
+/// Informs followers when the write is given up: dropping this aborts the stream.
 struct Followed(Arc<PageStream>);
 
 impl Drop for Followed {

@@ -1,15 +1,15 @@
-//! Our own summary: a Bloom filter of what is stored, for peers.
+//! Our own summary: a Bloom filter over the stored objects, for peers.
 //!
-//! `peers/summary` of the proxy builds it and keeps it up; its `request/digest` serves it. The
-//! engine's threads report what they write to [`Summary::note`], which only queues.
+//! The proxy's `peers/summary` builds the filter and keeps it up to date; `request/digest` serves
+//! it. The engine's threads report written objects to [`Summary::note`], which only queues.
 //!
-//! Bits are never cleared one by one: the engine cannot say what it evicts. Instead the filter is
-//! built anew from a scan, beside the old one, and takes its place.
+//! Bits are never cleared individually, because the engine does not report evicted objects. Instead
+//! a new filter is built from a scan, beside the old filter, and then replaces it.
 //!
-//! Invariants: an entity tag never stands for two contents. With all updates up to its serial
-//! number, a copy of the filter is equal to it, or has bits that later updates name. A filter's
-//! memory is reserved.
-//! Cost: of a written object, one push; of a piece of the digest, one lock and a copy of 16 KiB.
+//! Invariants: an entity tag never stands for two contents. After all updates up to the serial
+//! number, a copy of the filter equals this filter, or has more bits, which later updates name. A
+//! filter's memory is reserved.
+//! Cost: one push for each written object; one lock and a copy of 16 KiB for each digest piece.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,25 +25,25 @@ use hashcache_peers::key::{HASHES, Key};
 use hashcache_peers::update::{Changes, Position, differences};
 use tokio::time::Instant;
 
-/// The filter, and what waits to be put into it.
+/// The filter, and the reports that are not yet in the filter.
 #[derive(Debug, Default)]
 pub struct Summary {
     queue: Mutex<Queue>,
     state: Mutex<State>,
-    /// Times that updates were made since somebody, most likely a peer, asked for a stored response
-    /// only.
+    /// How often updates were made since the last request with only-if-cached, which most likely
+    /// came from a peer.
     updates_since_use: AtomicU32,
 }
 
-/// What the engine has reported.
+/// Reports from the engine.
 #[derive(Debug, Default)]
 struct Queue {
     marks: Vec<u128>,
-    /// Reports were dropped, for which there was no room.
+    /// Reports were dropped because there was no room.
     has_overflowed: bool,
-    /// The devices that have reported, with the size of their logs, bytes.
+    /// The devices that have reported, with the log size in bytes.
     logs: Vec<(u16, u64)>,
-    /// Bytes of all logs that are written anew since the last build began.
+    /// Bytes overwritten in all logs since the last build started.
     reclaimed_bytes: u64,
 }
 
@@ -58,44 +58,44 @@ struct State {
 struct Live {
     filter: Filter,
     _memory: Reservation,
-    /// The last update that was made.
+    /// Position of the last update that was made.
     position: Position,
-    /// Bits have changed since then.
+    /// Bits have changed since the last update.
     is_dirty: bool,
     modified: UnixTime,
-    /// The same bits, if peers get updates. Allocated once for all that it may hold.
+    /// The changed bits, if peers get updates. Allocated once, with the maximum capacity.
     pending: Vec<u32>,
-    /// Since when there are such bits.
+    /// When the first bit was set in `pending`.
     pending_since: Option<Instant>,
-    /// Objects that they are for.
+    /// How many objects set the pending bits.
     pending_objects: u32,
-    /// Updates that wait to be sent, each with the number of its bits.
+    /// Updates that wait to be sent, each with a bit count.
     outgoing: VecDeque<(usize, Vec<u8>)>,
 }
 
-/// The filter at one moment.
+/// A fixed filter state, as served under an entity tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edition {
-    /// Up to where updates are in it.
+    /// All updates up to this position are included.
     pub position: Position,
-    /// When it last changed.
+    /// When the filter last changed.
     pub modified: UnixTime,
     block: ControlBlock,
 }
 
-/// Whether peers get updates of the filter.
+/// Tells if peers get filter updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Updates {
-    /// Some do.
+    /// Some peers get updates.
     Sent,
-    /// None does.
+    /// No peer gets updates.
     NotSent,
 }
 
-/// When pending bits are sent.
+/// Condition for sending pending bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
-    /// So many new objects, as thousandths of the entries of the filter.
+    /// New objects, in thousandths of the filter's entries.
     pub permille: u16,
 }
 
@@ -108,7 +108,8 @@ impl Summary {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a report of the engine, whose writers must not wait.
+    /// Queues an engine report. This never blocks for long, because the engine's writers must not
+    /// wait.
     pub fn note(&self, event: Event<'_>, now: UnixTime) {
         let mut queue = self.queue();
         match event {
@@ -136,8 +137,9 @@ impl Summary {
         }
     }
 
-    /// Whether so much has changed that the filter must be built anew: 1/16 of the logs (1/4 while
-    /// peers make no use of it), or more objects than it was made for, or reports were lost.
+    /// Returns true if the filter must be rebuilt: 1/16 of the logs was overwritten (1/4 while
+    /// peers do not use the filter), the filter has more objects than it was made for, or reports
+    /// were lost.
     pub fn is_outdated(&self) -> bool {
         let queue = self.queue();
         let log_bytes: u64 = queue.logs.iter().map(|(_, bytes)| bytes).sum();
@@ -155,7 +157,7 @@ impl Summary {
         is_outdated || state.live.as_ref().is_none_or(is_overfull)
     }
 
-    /// Begins to build a filter anew, of what the engine reports from now on and what is scanned.
+    /// Starts to build a new filter from a scan and from all later engine reports.
     pub fn begin_build(&self, filter: Filter, memory: Reservation) {
         self.state().building = Some((filter, memory));
         let mut queue = self.queue();
@@ -163,7 +165,7 @@ impl Summary {
         queue.reclaimed_bytes = 0;
     }
 
-    /// Puts what a scan has found into the filter that is built.
+    /// Adds scanned objects to the filter that is being built.
     pub fn add_scanned(&self, objects: &[MarkedObject], now: UnixTime) {
         for objects in objects.chunks(INSERTS_MAX) {
             let mut state = self.state();
@@ -176,13 +178,13 @@ impl Summary {
         }
     }
 
-    /// Gives up the filter that is built.
+    /// Gives up the filter that is being built.
     pub fn abandon_build(&self) {
         self.state().building = None;
     }
 
-    /// The filter that was built takes the place of the other. If the other has the same size and
-    /// peers can be told the differences, the epoch goes on.
+    /// Replaces the served filter by the new filter. The epoch continues if the old filter has the
+    /// same size and peers can get the differences as updates.
     pub fn end_build(&self, updates: Updates, now: UnixTime) {
         let mut state = self.state();
         let Some((filter, memory)) = state.building.take() else {
@@ -201,28 +203,29 @@ impl Summary {
         });
     }
 
-    /// Begins an epoch: peers that get updates from now on do not know what changed before.
+    /// Starts a new epoch, because peers that get updates for the first time do not know earlier
+    /// changes.
     pub fn begin_epoch(&self, now: UnixTime) {
         if let Some(live) = &mut self.state().live {
             live.begin_epoch(now);
         }
     }
 
-    /// Forgets the filter: no peer wants it.
+    /// Drops the filter, because no peer wants it.
     pub fn turn_off(&self) {
         *self.state() = State::default();
         *self.queue() = Queue::default();
         self.note_use();
     }
 
-    /// Entries and bits of the filter.
+    /// The filter's entries and bits.
     pub fn size(&self) -> Option<(u32, u32)> {
         let state = self.state();
         let filter = &state.live.as_ref()?.filter;
         Some((filter.entries(), filter.size().bits()))
     }
 
-    /// Entries that a filter should have room for: as many as before, if that is about right.
+    /// Capacity for `entries` entries: unchanged if the old capacity is about right.
     pub fn capacity_for(&self, entries: u64) -> u32 {
         let state = self.state();
         let before = state.live.as_ref();
@@ -236,7 +239,7 @@ impl Summary {
         match before.filter(fits).filter(|_| may_stay) {
             Some(same) => same,
             None => {
-                // Entries of more than one object, and those that follow.
+                // Some entries are for more than one object, and more entries will follow.
                 let wanted = entries.saturating_add(entries / 2);
                 u32::try_from(wanted)
                     .unwrap_or(u32::MAX)
@@ -250,14 +253,14 @@ impl Summary {
         }
     }
 
-    /// Puts what the engine has reported into the filters; returns the number of reports.
+    /// Puts the queued reports into the filters; returns the report count.
     pub fn absorb(&self, updates: Updates, now: UnixTime) -> usize {
         let mut count = 0;
         while count < QUEUE_MAX {
             let marks = {
                 let queued = &mut self.queue().marks;
                 let from = queued.len().saturating_sub(INSERTS_MAX);
-                // `split_off` would take as much memory as the whole queue has room for.
+                // `split_off` would allocate memory for the whole queue's capacity.
                 queued.drain(from..).collect::<Vec<_>>()
             };
             if marks.is_empty() {
@@ -284,20 +287,21 @@ impl Summary {
         count
     }
 
-    /// Notes that a peer asked for a stored response, so that our summary is of use to it.
+    /// Notes that a peer requested a stored response, so our summary is useful to this peer.
     pub fn note_use(&self) {
         self.updates_since_use.store(0, Ordering::Relaxed);
     }
 
-    /// Whether peers make use of the summary: since one of them asked for a stored response,
-    /// updates were made a few times only.
+    /// Returns true if peers use the summary: only a few times were updates made since the last
+    /// peer request for a stored response.
     pub fn is_used(&self) -> bool {
         self.updates_since_use.load(Ordering::Relaxed) < UNUSED_MAX
     }
 
-    /// Makes updates of the pending bits when there are enough of them and peers make use of the
-    /// summary, when they have waited for a minute, or when there are too many. Each datagram wakes
-    /// its receiver, and several in a row cost little more than one.
+    /// Makes updates from the pending bits in three cases: there are enough of them and peers use
+    /// the summary; they have waited for a minute; or there are too many. Bits are collected
+    /// because each datagram wakes the receiver, and several datagrams in a row cost little more
+    /// than a single datagram.
     pub fn make_updates(&self, threshold: Threshold, now: (Instant, UnixTime)) {
         let mut state = self.state();
         let Some(live) = &mut state.live else { return };
@@ -314,14 +318,14 @@ impl Summary {
         if !(are_many && is_used || is_late || are_too_many) {
             return;
         }
-        // Above the limit it does not matter by how much.
+        // Counting stops at the limit; larger values make no difference.
         if is_used {
             self.updates_since_use.fetch_add(1, Ordering::Relaxed);
         }
         live.cut(now.1);
     }
 
-    /// Whether updates wait to be sent.
+    /// Returns true if updates wait to be sent.
     pub fn has_updates(&self) -> bool {
         let state = self.state();
         state
@@ -330,14 +334,15 @@ impl Summary {
             .is_some_and(|live| !live.outgoing.is_empty())
     }
 
-    /// The next update that is to be sent to the peers.
+    /// The next update for the peers.
     pub fn next_update(&self) -> Option<Vec<u8>> {
         let mut state = self.state();
         let (_, update) = state.live.as_mut()?.outgoing.pop_front()?;
         Some(update)
     }
 
-    /// The filter as it is now, under an entity tag of its own; `None` while it is built.
+    /// The current filter state, under a new entity tag if it has changed; `None` while there is no
+    /// filter yet.
     pub fn edition(&self, now: UnixTime) -> Option<Edition> {
         let mut state = self.state();
         let live = state.live.as_mut()?;
@@ -351,7 +356,7 @@ impl Summary {
         })
     }
 
-    /// At most [`PIECE_BYTES`] of the filter of an epoch; `None` if the epoch is over.
+    /// At most [`PIECE_BYTES`] of an epoch's filter; `None` if the epoch is over.
     fn piece(&self, epoch: u32, offset: usize) -> Option<Bytes> {
         let state = self.state();
         let live = state.live.as_ref();
@@ -382,8 +387,7 @@ impl Live {
         live
     }
 
-    /// Begins an epoch, and announces it by an update that says nothing else: peers then fetch the
-    /// whole digest.
+    /// Starts a new epoch, and announces it by an empty update: peers then fetch the whole digest.
     fn begin_epoch(&mut self, now: UnixTime) {
         let before = self.position.epoch;
         while self.position.epoch == before {
@@ -400,8 +404,8 @@ impl Live {
         self.outgoing = VecDeque::from([(0, nothing)]);
     }
 
-    /// The same epoch, with all that changes when `new` takes the filter's place; `None` if peers
-    /// cannot be told that.
+    /// Continues the epoch, with all changes from the old filter to `new` as pending bits. `None`
+    /// if the changes cannot be sent to peers as updates.
     fn told_of(mut self, new: &Filter, updates: Updates) -> Option<Self> {
         match updates {
             Updates::NotSent if self.filter.size() == new.size() => {}
@@ -438,7 +442,7 @@ impl Live {
         }
     }
 
-    /// Allocates the list of pending bits, if there is none.
+    /// Allocates the pending-bit list if it is missing.
     fn begin_list(&mut self) {
         if self.pending.capacity() == 0 {
             self.pending = Vec::with_capacity(list_max(self.octets()));
@@ -455,17 +459,17 @@ impl Live {
         self.filter.size().octets()
     }
 
-    /// Bits that were not sent yet.
+    /// How many bits were not sent yet.
     fn queued(&self) -> usize {
         self.pending.len() + self.outgoing.iter().map(|(bits, _)| bits).sum::<usize>()
     }
 
-    /// Makes updates of all pending bits, and gives the filter the number of the last one.
+    /// Makes updates from all pending bits, and moves the filter to the last update's position.
     fn cut(&mut self, now: UnixTime) {
         let pending = std::mem::take(&mut self.pending);
         let value_of = |bit| self.filter.value(bit);
         let mut changes = Changes::new(self.filter.size(), pending, value_of);
-        // Without changes too: peers must not miss the number.
+        // At least one update, even without changes: peers must not miss the number.
         loop {
             self.position = self.position.next();
             let before = changes.left();
@@ -482,28 +486,28 @@ impl Live {
     }
 }
 
-/// Now, but a second after `before` at least: Last-Modified counts seconds.
+/// Returns `now`, but at least a second after `before`: Last-Modified counts seconds.
 fn later(before: UnixTime, now: UnixTime) -> UnixTime {
     UnixTime(now.0.max(before.0 + 1))
 }
 
 impl Edition {
-    /// Bytes of the digest.
+    /// Digest length in bytes.
     pub fn length(&self) -> u64 {
         BLOCK_BYTES as u64 + u64::from(self.block.size.octets())
     }
 }
 
-/// The body of a digest that is being sent. Bits that are set meanwhile may be in it.
+/// A digest body that is being sent. Bits that are set during the transfer may be included.
 #[derive(Debug)]
 pub struct DigestReader {
     summary: Arc<Summary>,
     edition: Edition,
-    /// Octets of the filter sent; `None`: the control block was not sent yet.
+    /// Filter octets already sent; `None`: the control block was not sent yet.
     offset: Option<usize>,
 }
 
-/// The filter was replaced by one of another epoch while its digest was sent.
+/// Error: a filter from another epoch has replaced this filter while the digest was being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochOver;
 
@@ -540,8 +544,9 @@ fn key(mark: u128) -> Key {
     Key::from_octets(mark.to_be_bytes())
 }
 
-/// Whether an object may still be fresh for as long as a new one must be to be announced. Its hour
-/// is the last full one.
+/// Returns true if the object may still be fresh for [`FRESH_MIN`], as a new object must be to be
+/// announced. The engine stores only the last full hour, so the object may be fresh until that hour
+/// is over.
 fn is_announced(object: &MarkedObject, now: UnixTime) -> bool {
     let end = |hour: Hour| hour.to_unix_seconds().saturating_add(3600);
     object
@@ -549,60 +554,60 @@ fn is_announced(object: &MarkedObject, now: UnixTime) -> bool {
         .is_some_and(|hour| end(hour) >= now.0.saturating_add(FRESH_MIN))
 }
 
-/// The share of bits above which a filter has more entries than it was made for.
+/// Fraction of set bits above which a filter has more entries than it was made for.
 fn fill_max(filter: &Filter) -> f64 {
     let bits = f64::from(filter.size().bits_per_entry());
     1.1 * (1.0 - (-4.0 / bits).exp())
 }
 
-/// With so many pending bits of a filter of so many octets, updates are made whether or not peers
-/// make use of them: a fourth as many, so that the list is in proportion to the filter.
+/// With this many pending bits, updates are made even if peers do not use them. The limit is a
+/// quarter of the filter's octets, so the bit list is in proportion to the filter.
 fn bits_due(octets: u32) -> usize {
     (octets as usize / 4).clamp(BITS_DUE_MIN, BITS_DUE_MAX)
 }
 
-/// With more bits that were not sent, an epoch begins: peers fetch the whole digest.
+/// With more unsent bits than this, a new epoch starts, so that peers fetch the whole digest.
 fn bits_max(octets: u32) -> usize {
     bits_due(octets) / 2 * 3
 }
 
-/// Most bits in the list: whether they are too many is looked at after each [`INSERTS_MAX`]
-/// objects.
+/// Maximum list length: the limit is checked only after each [`INSERTS_MAX`] objects.
 fn list_max(octets: u32) -> usize {
     bits_max(octets) + INSERTS_MAX * HASHES
 }
 
-/// Memory of a filter of so many octets, with reports and updates that wait, bytes.
+/// Memory in bytes for a filter of `octets` octets, with the queued reports and unsent updates.
 pub fn memory_bytes(octets: u32) -> u64 {
     let reports = (QUEUE_MAX + INSERTS_MAX) * size_of::<u128>();
     let bits = list_max(octets) * size_of::<u32>();
     u64::from(octets) + (reports + bits) as u64
 }
 
-/// Maximum number of reports that wait, of a quarter of a second, or of a second with few reports.
+/// Maximum queued reports: for 1/4 second, or a second if there are few reports.
 const QUEUE_MAX: usize = 1 << 12;
 /// Insertions under one lock.
 const INSERTS_MAX: usize = 1024;
-/// Limits of [`bits_due`].
+/// Limits for [`bits_due`].
 const BITS_DUE_MIN: usize = 1 << 13;
 const BITS_DUE_MAX: usize = 1 << 15;
-/// Filters up to this size are compared with their successors, octets.
+/// Filters up to this many octets are compared with the filter that replaces them.
 const COMPARED_MAX: usize = 4 << 20;
-/// How long a bit waits for its update when few have changed, or peers make no use of the summary.
+/// Longest time before a bit is sent in an update, if few bits have changed or peers do not use the
+/// summary.
 const UPDATE_TIME: Duration = Duration::from_secs(60);
-/// Peers make no use of the summary if none has asked for a stored response since updates were made
-/// so many times.
+/// Peers do not use the summary if no peer has requested a stored response while updates were made
+/// this many times.
 const UNUSED_MAX: u32 = 4;
-/// The filter is built anew so often each time the log is overwritten once.
+/// Rebuilds of the filter in the time in which the log is overwritten once.
 const BUILDS_PER_LAP: u64 = 16;
-/// The same while peers make no use of it.
+/// As [`BUILDS_PER_LAP`], while peers do not use the filter.
 const BUILDS_PER_LAP_UNUSED: u64 = 4;
-/// Remaining lifetime of an object that is announced, seconds.
+/// Minimum remaining lifetime of an announced object, seconds.
 const FRESH_MIN: u64 = 600;
-/// Fewest entries that a filter has room for: 32 KiB with the most bits for each. A larger filter
-/// is built anew less often while a store fills, and each time every peer fetches it.
+/// Minimum capacity in entries: 32 KiB with the most bits per entry. A larger filter is rebuilt
+/// less often while a store fills, and after each rebuild every peer fetches the filter.
 const CAPACITY_MIN: u32 = 1 << 14;
-/// Maximum size of a piece of the body.
+/// Maximum size for a piece of the body.
 const PIECE_BYTES: usize = 16 << 10;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The content of one page from its stored form, which arrives in pieces.
+//! Decodes one page from the stored form, which arrives in pieces.
 //!
-//! Used by the readers of stored content and by followers.
+//! Used by readers and followers.
 //!
-//! Invariant: content is given out only if the whole page has proved right.
-//! Cost: a copy of the stored form where it does not arrive in one piece. One zstd context for each
+//! Invariant: content is given out only after the whole page has been verified.
+//! Cost: a copy of the stored form if it does not arrive in one piece. One zstd context for each
 //! thread, 0.1 MiB, however many responses it serves.
 
 use std::cell::RefCell;
@@ -13,19 +13,19 @@ use bytes::{Buf as _, Bytes};
 use hashcache::{Paid, ReadError};
 use hashcache_wan::pages::Unpacker;
 
-/// Stored bytes that have arrived and are not used yet.
+/// Stored bytes that have arrived and are not decoded yet.
 #[derive(Debug, Default)]
 pub(super) struct StoredPage {
-    /// Where they begin in the stored form of the content.
+    /// Offset where these bytes start in the content's stored form.
     offset: u64,
-    /// The beginning of a page that did not arrive in one piece.
+    /// The start of a page that did not arrive in one piece.
     collected: Vec<u8>,
     rest: Bytes,
 }
 
 impl StoredPage {
-    /// Drops what precedes `offset`. Says whether nothing is left: then the next piece must
-    /// begin there.
+    /// Drops all bytes before `offset`. Returns true if nothing is left: then the next piece must
+    /// start at `offset`.
     pub(super) fn seek(&mut self, offset: u64) -> bool {
         let skip = usize::try_from(offset.saturating_sub(self.offset)).unwrap_or(usize::MAX);
         if skip > 0 {
@@ -40,10 +40,11 @@ impl StoredPage {
         self.collected.is_empty() && self.rest.is_empty()
     }
 
-    /// Takes pieces from `next` until `bytes` are there. May be called again until [`Self::take`].
+    /// Takes pieces from `next` until `bytes` have arrived. May be called again until
+    /// [`Self::take`].
     ///
     /// # Errors
-    /// Those of `next`; `Ok(false)`: the pieces end before.
+    /// Errors from `next`. `Ok(false)`: there are no more pieces, and too few bytes have arrived.
     pub(super) fn poll_collect(
         &mut self,
         bytes: usize,
@@ -72,7 +73,7 @@ impl StoredPage {
         }
     }
 
-    /// The content of the page whose `stored` bytes were collected; `None`: it is damaged.
+    /// Decodes the page from the `stored` bytes that were collected; `None`: the page is damaged.
     pub(super) fn take(&mut self, stored: usize, bytes: usize) -> Option<Vec<u8>> {
         self.offset += stored as u64;
         if self.collected.is_empty() {
@@ -98,7 +99,7 @@ thread_local! {
     static UNPACKER: RefCell<Option<Unpacker>> = const { RefCell::new(None) };
 }
 
-/// Content of a page, with the memory that was set aside for it.
+/// Content of a page, with the reservation for this memory.
 pub(super) struct PaidContent {
     pub(super) content: Bytes,
     pub(super) _paid: Paid,
@@ -110,7 +111,7 @@ impl AsRef<[u8]> for PaidContent {
     }
 }
 
-/// The content as a piece that holds the memory set aside for it, if any was.
+/// Returns the content as a piece that holds the reservation for this memory, if there is any.
 pub(super) fn paid(content: Bytes, paid: Option<Paid>) -> Bytes {
     match paid {
         Some(_paid) => Bytes::from_owner(PaidContent { content, _paid }),

@@ -9,45 +9,46 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::message::{Framing, Head};
 use crate::reader::{read_body, read_head};
 
-/// One connection to a server or proxy.
+/// A connection to a server or proxy.
 #[derive(Debug)]
 pub struct Client {
     io: BufReader<TcpStream>,
     address: SocketAddr,
 }
 
-/// How the content of a response ended.
+/// How the content of a response was terminated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyEnd {
-    /// Where its framing says.
+    /// At the end that the framing declares, or the response has no content.
     Complete,
-    /// Before, or with a reset.
+    /// By a FIN or RST before that end, by a RST if there is no framing, or by malformed framing.
     Truncated,
-    /// With the connection, by a FIN: all there is, as far as a client can tell.
+    /// By a FIN, in a response without framing: the client cannot tell whether the content is
+    /// complete.
     CloseDelimited,
 }
 
-/// A response as it came.
+/// A response as received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The status code.
     pub status: u16,
     /// The head of the final response.
     pub head: Head,
-    /// Heads of 1xx responses before it, in order.
+    /// The 1xx response heads before it, in order.
     pub interim: Vec<Head>,
     /// The content, without framing.
     pub body: Vec<u8>,
-    /// How it ended.
+    /// How the content was terminated.
     pub end: BodyEnd,
     /// Trailer fields.
     pub trailers: Vec<(String, String)>,
-    /// All that is doubtful about it; a good server leaves this empty.
+    /// Everything doubtful in the response; empty if the server is correct.
     pub complaints: Vec<String>,
 }
 
 impl Response {
-    /// The first field of this name, whatever its case.
+    /// Returns the value of the first field with this name; case is ignored.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.field(name)
@@ -55,18 +56,18 @@ impl Response {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to a server or proxy.
     ///
     /// # Errors
-    /// When that fails.
+    /// If the connection attempt fails.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         Self::on(TcpStream::connect(address).await?, address)
     }
 
-    /// Connects from this address of the machine.
+    /// As [`Client::connect`], but from the local address `from`.
     ///
     /// # Errors
-    /// When that fails.
+    /// If the local address cannot be bound or the connection attempt fails.
     pub async fn connect_from(from: IpAddr, address: SocketAddr) -> io::Result<Self> {
         let socket = match from {
             IpAddr::V4(_) => TcpSocket::new_v4()?,
@@ -84,44 +85,44 @@ impl Client {
         })
     }
 
-    /// This end of the connection.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// When the socket is gone.
+    /// If the system cannot return the socket address.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
         self.io.get_ref().local_addr()
     }
 
-    /// Sends these bytes, whatever they mean.
+    /// Sends these bytes unchanged.
     ///
     /// # Errors
-    /// When the connection is broken.
+    /// If the connection is broken.
     pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.io.get_mut().write_all(bytes).await
     }
 
-    /// Sends a FIN: no more requests.
+    /// Sends a FIN: the client will send no more requests.
     ///
     /// # Errors
-    /// When the connection is broken.
+    /// If the connection is broken.
     pub async fn finish(&mut self) -> io::Result<()> {
         self.io.get_mut().shutdown().await
     }
 
-    /// Leaves with a RST.
+    /// Closes the connection with a RST.
     ///
     /// # Errors
-    /// When the connection is broken already.
+    /// If the connection is broken already.
     pub fn reset(self) -> io::Result<()> {
         self.io.get_ref().set_zero_linger()
     }
 
-    /// Sends a request without content. A target that is an http URL goes out in absolute-form, as
-    /// to a proxy, with its authority as Host; another with this connection's address as Host,
-    /// unless `fields` has one.
+    /// Sends a request without content. An http URL as target is sent in absolute-form, as to a
+    /// proxy, and the URL authority is the Host. For CONNECT the Host is the target; for any other
+    /// target the Host is the server address. A Host in `fields` replaces all of these.
     ///
     /// # Errors
-    /// When the connection is broken.
+    /// If the connection is broken.
     pub async fn request(
         &mut self,
         method: &str,
@@ -148,7 +149,7 @@ impl Client {
         self.send(head.as_bytes()).await
     }
 
-    /// A GET and its response.
+    /// Sends a GET and reads the response.
     ///
     /// # Errors
     /// As [`Client::read_response`].
@@ -157,10 +158,12 @@ impl Client {
         self.read_response("GET").await
     }
 
-    /// The response to a request with this method, which decides whether it has content.
+    /// Reads the response to a request with this method; whether the response has content depends
+    /// on the method.
     ///
     /// # Errors
-    /// When the connection ends or breaks before the head is complete.
+    /// If the connection closes or breaks before the head is complete, or the status line has no
+    /// valid status code.
     pub async fn read_response(&mut self, method: &str) -> io::Result<Response> {
         let mut body = Vec::new();
         let mut response = self
@@ -170,10 +173,12 @@ impl Client {
         Ok(response)
     }
 
-    /// The same with the content given to `each` in order, for content that should not be kept.
+    /// As [`Client::read_response`], but passes the content to `each` in order instead of storing
+    /// it.
     ///
     /// # Errors
-    /// When the connection ends or breaks before the head is complete.
+    /// If the connection closes or breaks before the head is complete, or the status line has no
+    /// valid status code.
     pub async fn read_response_to(
         &mut self,
         method: &str,
@@ -233,10 +238,10 @@ impl Client {
         }
     }
 
-    /// How the server ends the connection, which must come with no further byte.
+    /// Waits until the server closes the connection; any further byte is an error.
     ///
     /// # Errors
-    /// `ConnectionReset` for a RST, `InvalidData` for another byte.
+    /// `ConnectionReset` for a RST, `InvalidData` for a further byte.
     pub async fn read_close(&mut self) -> io::Result<()> {
         match self.io.fill_buf().await? {
             [] => Ok(()),
@@ -247,7 +252,8 @@ impl Client {
         }
     }
 
-    /// The socket, for what is no HTTP: after CONNECT. Nothing may have been read beyond the head.
+    /// Returns the socket, for a protocol other than HTTP after CONNECT. No bytes behind the head
+    /// may have been read.
     #[must_use]
     pub fn into_socket(self) -> TcpStream {
         assert!(
@@ -258,7 +264,7 @@ impl Client {
     }
 }
 
-/// Reads `HTTP/1.x SP 3DIGIT SP reason`.
+/// Parses `HTTP/1.x SP 3DIGIT SP reason`.
 fn status(line: &str, complaints: &mut Vec<String>) -> io::Result<u16> {
     let mut words = line.splitn(3, ' ');
     let version = words.next().unwrap_or_default();

@@ -1,22 +1,22 @@
-//! Content that is known from its name alone: any byte of any object, without storing one.
+//! Content that is computed from a name: any byte of any object, without storing the object.
 //!
-//! Used by [`ContentOrigin`](crate::ContentOrigin) to answer and by clients to verify; the two need
-//! only share a seed. Bytes are those of SplitMix64 at a counter, keyed by seed, URL and version,
-//! so that neither two objects nor two places in one look alike.
+//! [`ContentOrigin`](crate::ContentOrigin) uses it to answer, clients use it to verify; the two
+//! need only share a seed. The bytes are the output of SplitMix64 at a counter, keyed by seed, URL
+//! and version, so that neither two objects nor two places in an object look alike.
 //! Cost: some GB/s.
 
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
-/// The content of one version of one object.
+/// Content of one version of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
     key: u64,
     length: u64,
 }
 
-/// The content of `version` of `url`.
+/// Returns the content of `version` of `url`.
 #[must_use]
 pub fn body_for(seed: u64, url: &str, version: u64, length: u64) -> Content {
     Content {
@@ -25,10 +25,10 @@ pub fn body_for(seed: u64, url: &str, version: u64, length: u64) -> Content {
     }
 }
 
-/// Whether `bytes` are those at `offset`; if not, where the first wrong one stands in the content.
+/// Compares `bytes` with the content at `offset`.
 ///
 /// # Errors
-/// The offset of the first byte that differs or lies behind the end.
+/// The offset, within the content, of the first byte that differs or is behind the end.
 pub fn verify(content: &Content, offset: u64, bytes: &[u8]) -> Result<(), u64> {
     let mut expected = [0; 4 << 10];
     let mut at = offset;
@@ -47,16 +47,16 @@ pub fn verify(content: &Content, offset: u64, bytes: &[u8]) -> Result<(), u64> {
 }
 
 impl Content {
-    /// Its size, bytes.
+    /// Content size, bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// All of it.
+    /// Returns the whole content.
     ///
     /// # Panics
-    /// Panics if it is larger than memory can be.
+    /// Panics if the content is larger than the address space.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(self.length).expect("content fits into memory")];
@@ -64,12 +64,13 @@ impl Content {
         bytes
     }
 
-    /// Writes what stands at `offset` into `out`; returns how much there was.
+    /// Writes the content at `offset` into `out`; returns the number of bytes written, which is
+    /// less than `out` only at the end of the content.
     pub fn fill(&self, offset: u64, out: &mut [u8]) -> usize {
         let left = self.length.saturating_sub(offset);
         let size = usize::try_from(left).map_or(out.len(), |left| left.min(out.len()));
         let out = &mut out[..size];
-        // Up to the first whole word, whole words, the rest.
+        // The bytes up to the first whole word, then whole words, then the rest.
         let within = (offset % 8) as usize;
         let first = if within == 0 {
             0
@@ -97,15 +98,15 @@ impl Content {
     }
 }
 
-/// A size like those of web objects, by the hash of the URL: lognormal, median 3 KB, sigma 1.5, at
-/// most 64 MiB.
+/// Returns an object size from the web's size distribution, chosen by the URL hash: lognormal,
+/// median 3 KB, sigma 1.5, at most 64 MiB.
 #[must_use]
 pub fn web_size(seed: u64, url: &str) -> u64 {
     const MEDIAN: f64 = 3000.0;
     const SIGMA: f64 = 1.5;
     const MAX: f64 = 67_108_864.0;
     let hash = hash(seed, u64::MAX, url);
-    // Box and Muller: two even numbers in (0, 1] make a normal one.
+    // Box-Muller transform: two uniform numbers in (0, 1] give a normally distributed number.
     let even = |bits: u64| ((bits >> 11) + 1) as f64 / (1_u64 << 53) as f64;
     let (radius, angle) = (even(mix(hash)), even(mix(hash ^ GOLDEN)));
     let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();
@@ -118,13 +119,13 @@ pub fn web_size(seed: u64, url: &str) -> u64 {
     size
 }
 
-/// The entity tag under which a [`ContentOrigin`](crate::ContentOrigin) serves `version`.
+/// Returns the entity tag under which a [`ContentOrigin`](crate::ContentOrigin) serves `version`.
 #[must_use]
 pub fn etag(version: u64, length: u64) -> String {
     format!("\"{version}-{length}\"")
 }
 
-/// The version and length an [`etag`] tells.
+/// Returns the version and the length from an [`etag`].
 #[must_use]
 pub fn parse_etag(etag: &str) -> Option<(u64, u64)> {
     let (version, length) = etag.strip_prefix('"')?.strip_suffix('"')?.split_once('-')?;

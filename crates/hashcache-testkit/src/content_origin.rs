@@ -1,8 +1,9 @@
-//! An origin that serves generated [`content`] at speed, with validators and ranges.
+//! A fast origin that serves generated [`content`], with validators and ranges.
 //!
-//! Campaigns measure proxies against it, so it does little per request: one pass over the head, one
-//! write for head and first 64 KiB. Answers GET and HEAD for any path; the query may set
-//! `size` (bytes), `v` (version) and `max-age` (seconds), or forbid storing (`no-store`).
+//! Campaigns measure proxies against this origin, so it does little work per request: one pass over
+//! the head, and one write for the response head and the first 64 KiB. The origin answers GET and
+//! HEAD for any path. The query may set `size` (bytes), `v` (version) and `max-age` (seconds), or
+//! forbid storing (`no-store`).
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -18,27 +19,27 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::content::{self, Content};
 
-/// How large objects are whose URL does not say.
+/// Object size if the URL does not set `size`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sizes {
     /// As on the web; see [`content::web_size`].
     Web,
-    /// All of this size, bytes.
+    /// This size for all objects, bytes.
     Fixed(u64),
 }
 
-/// What a [`ContentOrigin`] serves.
+/// Settings for a [`ContentOrigin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentOptions {
-    /// Of all content; the client must know it to verify.
+    /// Seed for all content; a client needs it to verify responses.
     pub seed: u64,
     /// Freshness lifetime, seconds.
     pub max_age: u64,
-    /// Sizes of objects.
+    /// Object sizes.
     pub sizes: Sizes,
-    /// How long it waits before each response, like an origin far away.
+    /// Delay before each response, to simulate a distant origin.
     pub wait: Duration,
-    /// The address at which it listens.
+    /// Address at which the origin listens.
     pub address: IpAddr,
 }
 
@@ -54,22 +55,23 @@ impl Default for ContentOptions {
     }
 }
 
-/// What a [`ContentOrigin`] has done so far.
+/// Counters of a [`ContentOrigin`], since it was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Connections accepted.
     pub connections: u64,
-    /// Requests answered.
+    /// Requests received, counted before the response is sent.
     pub requests: u64,
-    /// Of these, with 304.
+    /// Requests answered with 304.
     pub not_modified: u64,
-    /// Of these, with 206.
+    /// Requests answered with 206 or 416.
     pub partial: u64,
     /// Bytes of content sent.
     pub body_bytes: u64,
 }
 
-/// An origin of generated content on a port that the system chooses; ends when dropped.
+/// An origin with generated content, on a port that the system chooses; dropping it stops the
+/// server.
 #[derive(Debug)]
 pub struct ContentOrigin {
     address: SocketAddr,
@@ -91,17 +93,17 @@ struct Shared {
 #[derive(Debug)]
 enum Running {
     Task(JoinHandle<()>),
-    /// Ends when the sender is dropped.
+    /// Stops when the sender is dropped.
     Thread {
         _stop: oneshot::Sender<()>,
     },
 }
 
 impl ContentOrigin {
-    /// Starts one on the current runtime.
+    /// Starts an origin on the current runtime.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// If the listener cannot be bound.
     pub async fn start(options: ContentOptions) -> io::Result<Self> {
         let listener = TcpListener::bind((options.address, 0)).await?;
         let address = listener.local_addr()?;
@@ -115,10 +117,11 @@ impl ContentOrigin {
         })
     }
 
-    /// Starts one on a thread of its own, so that it takes no time from the runtime that measures.
+    /// Starts an origin on a thread of its own, so that it takes no time from the runtime that
+    /// measures.
     ///
     /// # Errors
-    /// When no port or thread can be had.
+    /// If the listener cannot be bound or the thread cannot be started.
     pub fn start_thread(options: ContentOptions) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind((options.address, 0))?;
         listener.set_nonblocking(true)?;
@@ -148,30 +151,30 @@ impl ContentOrigin {
         })
     }
 
-    /// Where it listens.
+    /// Address at which the origin listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// An http URL of this origin.
+    /// Returns an http URL of this origin.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// Changes all objects whose URL has no `v`: they get new content and a new validator.
+    /// Changes all objects without `v` in the URL: they get new content and a new validator.
     pub fn set_version(&self, version: u64) {
         self.shared.version.store(version, Ordering::Relaxed);
     }
 
-    /// What is served now for `target` (path and query).
+    /// Returns the content that the origin now serves for `target` (path and query).
     #[must_use]
     pub fn content(&self, target: &str) -> Content {
         object(target, &self.options, &self.shared).content
     }
 
-    /// What it has done so far.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let shared = &self.shared;
@@ -200,7 +203,7 @@ async fn accept(listener: TcpListener, options: ContentOptions, shared: Arc<Shar
         shared.connections.fetch_add(1, Ordering::Relaxed);
         let shared = shared.clone();
         connections.spawn(async move {
-            // A client that disconnects ends its own connection only.
+            // An error only means that the client disconnected, which closes no other connection.
             let _ = serve(socket, &options, &shared).await;
         });
         while connections.try_join_next().is_some() {}
@@ -220,7 +223,8 @@ async fn serve(mut socket: TcpStream, options: &ContentOptions, shared: &Shared)
                 return Ok(());
             }
         };
-        // Counted before the answer is sent, because a test may look as soon as it has the answer.
+        // Counted before the response is sent, because a test may read the counter as soon as it
+        // has the response.
         shared.requests.fetch_add(1, Ordering::Relaxed);
         if !options.wait.is_zero() {
             tokio::time::sleep(options.wait).await;
@@ -335,11 +339,11 @@ async fn answer(
     }
 }
 
-/// What stands behind a target.
+/// The object that a target names.
 struct Object {
     content: Content,
     version: u64,
-    /// Freshness lifetime, seconds; `None`: it may not be stored.
+    /// Freshness lifetime, seconds; `None` if the object may not be stored.
     lifetime: Option<u64>,
 }
 
@@ -372,7 +376,7 @@ fn object(target: &str, options: &ContentOptions, shared: &Shared) -> Object {
     }
 }
 
-/// A request, as far as it matters here.
+/// The parts of a request that this origin uses.
 #[derive(Default)]
 struct Request<'a> {
     method: &'a str,
@@ -393,7 +397,7 @@ impl<'a> Request<'a> {
         if !matches!(method, "GET" | "HEAD") {
             return None;
         }
-        // Absolute-form is the same resource.
+        // A target in absolute-form names the same resource as the path in it.
         let target = match target.strip_prefix("http://") {
             Some(rest) => rest.find('/').map_or("/", |path| &rest[path..]),
             None => target,
@@ -422,7 +426,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// One range of bytes.
+/// A byte range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Range {
     Part { from: u64, to: u64 },
@@ -430,7 +434,8 @@ enum Range {
 }
 
 impl Range {
-    /// `None` for what is to be ignored: other units, several ranges, nonsense.
+    /// Returns `None` if the server must or may ignore the field: another unit, several ranges,
+    /// invalid syntax.
     fn parse(value: &str, length: u64) -> Option<Self> {
         let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
         let (from, to) = match (first, last) {

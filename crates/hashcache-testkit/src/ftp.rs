@@ -1,6 +1,6 @@
 //! An FTP server with files in memory, which can misbehave.
 //!
-//! Invariant: a command is on record before it is answered.
+//! Invariant: a command is recorded before it is answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,47 +15,47 @@ use tokio::task::{JoinHandle, JoinSet};
 /// A file of the server.
 #[derive(Clone, Debug)]
 pub struct FtpFile {
-    /// Its content.
+    /// File content.
     pub content: Vec<u8>,
-    /// Time of its last change, as MDTM says it: `20240102030405`.
+    /// Modification time in MDTM format: `20240102030405`.
     pub modified: &'static str,
 }
 
-/// What the server does wrong.
+/// Server fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FtpFault {
-    /// Nothing.
+    /// No fault.
     #[default]
     None,
-    /// It knows PASV only.
+    /// Knows only PASV.
     NoExtendedPassive,
-    /// It knows PASV only, and names the address of another host in its reply.
+    /// Knows only PASV, and the reply names the address of another host.
     ForeignAddress,
-    /// It names a port below 1024.
+    /// Names a port below 1024 in the reply to EPSV or PASV.
     LowPort,
-    /// It knows neither SIZE nor MDTM nor MLSD nor REST.
+    /// Knows neither SIZE nor MDTM nor MLSD nor REST.
     Old,
-    /// It sends half of a file, and says so.
+    /// Sends half of a file and reports the failure (426).
     Cut,
-    /// It sends half of a file, and says that all is well.
+    /// Sends half of a file and reports success (226).
     CutSilently,
-    /// Like `Cut`, and it knows no SIZE.
+    /// As `Cut`, and without SIZE, MDTM, MLSD and REST.
     OldAndCut,
-    /// It sends a byte more than SIZE said.
+    /// Sends one byte more than SIZE has declared.
     Grown,
-    /// It says that every file has the size 0.
+    /// Declares the size 0 for every file in the reply to SIZE.
     SizeZero,
-    /// It sends half of a file and then nothing more.
+    /// Sends half of a file and then nothing more.
     Hung,
-    /// It does not answer RETR.
+    /// Does not answer RETR.
     Mute,
-    /// It has too many users.
+    /// Refuses every connection because of too many users (421).
     Busy,
-    /// It does not speak FTP.
+    /// Does not speak FTP.
     OtherProtocol,
 }
 
-/// An FTP server on a port of 127.0.0.1; it and its connections end when this is dropped.
+/// An FTP server on a port of 127.0.0.1; dropping it stops the server and closes all connections.
 #[derive(Debug)]
 pub struct FtpServer {
     address: SocketAddr,
@@ -66,7 +66,7 @@ pub struct FtpServer {
 #[derive(Debug)]
 struct State {
     files: Mutex<BTreeMap<String, FtpFile>>,
-    /// User and password; anyone else is refused.
+    /// User and password; every other login is refused. `None` accepts the user `anonymous`.
     login: Option<(String, String)>,
     fault: FtpFault,
     commands: Mutex<Vec<String>>,
@@ -74,18 +74,18 @@ struct State {
 }
 
 impl FtpServer {
-    /// Starts a server for anonymous users with these files, by path: name, content.
+    /// Starts a server for anonymous users with these files, each a path and the content.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// If the listener cannot be bound.
     pub async fn start(files: &[(&str, &[u8])], fault: FtpFault) -> io::Result<Self> {
         Self::start_for(None, files, fault).await
     }
 
-    /// The same for one user with a password.
+    /// As [`FtpServer::start`], but for one user with a password if there is a `login`.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// If the listener cannot be bound.
     pub async fn start_for(
         login: Option<(&str, &str)>,
         files: &[(&str, &[u8])],
@@ -114,7 +114,7 @@ impl FtpServer {
                 let state = Arc::clone(&kept);
                 sessions.spawn(async move {
                     state.sessions.send_modify(|count| *count += 1);
-                    // A client that leaves is no fault of the server's.
+                    // An error means that the client disconnected, which is no fault of the server.
                     let _ = Connection::new(socket, &state).serve().await;
                     state.sessions.send_modify(|count| *count -= 1);
                 });
@@ -128,25 +128,25 @@ impl FtpServer {
         })
     }
 
-    /// Where it listens.
+    /// Address at which the server listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// An ftp URL of this server.
+    /// Returns an ftp URL of this server.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("ftp://{}{path}", self.address)
     }
 
-    /// All commands of all sessions so far.
+    /// Returns all commands of all sessions so far.
     #[must_use]
     pub fn commands(&self) -> Vec<String> {
         lock(&self.state.commands).clone()
     }
 
-    /// Number of commands of this name.
+    /// Counts the commands with this name.
     #[must_use]
     pub fn count(&self, name: &str) -> usize {
         let commands = lock(&self.state.commands);
@@ -154,15 +154,15 @@ impl FtpServer {
         commands.iter().filter(is_named).count()
     }
 
-    /// Puts a file in place of the one of this path.
+    /// Adds a file, or replaces the file at this path.
     pub fn put(&self, path: &str, file: FtpFile) {
         lock(&self.state.files).insert(path.to_owned(), file);
     }
 
-    /// Returns when no session is open.
+    /// Waits until no session is open.
     pub async fn wait_for_no_session(&self) {
         let mut sessions = self.state.sessions.subscribe();
-        // The sender is this server's own.
+        // An error is impossible here, because this server holds the sender.
         let _ = sessions.wait_for(|count| *count == 0).await;
     }
 }
@@ -177,7 +177,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One control connection.
+/// A control connection.
 struct Connection<'a> {
     control: BufReader<TcpStream>,
     state: &'a State,
@@ -348,7 +348,7 @@ impl<'a> Connection<'a> {
             }
             FtpFault::Hung => {
                 data.write_all(half).await?;
-                // Until the client leaves.
+                // Waits until the client disconnects.
                 let mut line = String::new();
                 while self.control.read_line(&mut line).await? > 0 {}
                 Ok(())

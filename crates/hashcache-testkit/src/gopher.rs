@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// A Gopher server on a port of 127.0.0.1; it ends when this is dropped.
+/// A Gopher server on a port of 127.0.0.1; dropping it stops the server.
 #[derive(Debug)]
 pub struct GopherServer {
     address: SocketAddr,
@@ -23,7 +23,7 @@ impl GopherServer {
     /// Starts a server with these answers by selector. Other selectors get an item of type 3.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// If the listener cannot be bound.
     pub async fn start(answers: &[(&str, &str)]) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -38,7 +38,7 @@ impl GopherServer {
                 accepted.fetch_add(1, Ordering::Relaxed);
                 let mut socket = BufReader::new(socket);
                 let mut line = String::new();
-                // A client that closes before the end of its line has sent none.
+                // A client that closes before the end of the line has sent no selector.
                 if socket.read_line(&mut line).await.is_err() || !line.ends_with('\n') {
                     continue;
                 }
@@ -49,7 +49,7 @@ impl GopherServer {
                 kept.lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push(line);
-                // A client that leaves is no fault of the server's.
+                // An error means that the client disconnected, which is no fault of the server.
                 let _ = socket.get_mut().write_all(answer.as_bytes()).await;
             }
         });
@@ -61,19 +61,19 @@ impl GopherServer {
         })
     }
 
-    /// A gopher URL of this server.
+    /// Returns a gopher URL of this server.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("gopher://{}{path}", self.address)
     }
 
-    /// The connections so far, with and without a line.
+    /// Connections accepted so far, including connections without a selector line.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// All lines that clients have sent.
+    /// Returns all selector lines that clients have sent.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         self.lines

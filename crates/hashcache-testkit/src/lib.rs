@@ -1,9 +1,10 @@
-//! What tests and campaigns of this workspace talk to: a scripted origin, an origin of generated
-//! content, a raw client. Never published, never part of what is served.
+//! Test servers and clients of this workspace: a scripted origin, an origin with generated content,
+//! a raw client, a relay, and the scenarios that use them. This crate is never published and is no
+//! part of the product.
 //!
-//! Everything here speaks HTTP/1.1 by hand, on plain sockets and without hyper, so that it can
-//! judge the framing of those who use it: whatever has two meanings is recorded as a *complaint*,
-//! which a good test asserts to be absent.
+//! Everything here implements HTTP/1.1 by hand, on plain sockets and without hyper, so that it can
+//! judge the framing of the programs under test. Every ambiguous byte sequence is recorded as a
+//! *complaint*; a good test asserts that there is no complaint.
 //!
 //! ```
 //! use hashcache_testkit::{BodyEnd, Client, Origin, Script};
@@ -19,11 +20,11 @@
 //! # Ok(()) }
 //! ```
 
-// What is said, byte by byte.
+// Parsing of messages, byte by byte.
 mod message;
 mod reader;
 
-// The part of the test kit that reports it.
+// Servers, clients and the addresses that they use.
 mod client;
 mod content_origin;
 mod ftp;
@@ -34,10 +35,10 @@ mod script;
 
 pub mod content;
 
-// What stands between them.
+// A faulty link between a client and a server.
 pub mod relay;
 
-// What is played with them.
+// Scenarios against a running proxy.
 pub mod scenario;
 
 pub use client::{BodyEnd, Client, Response};

@@ -1,27 +1,27 @@
-//! A message head, split into lines and fields, with everything that is doubtful about it.
+//! A message head, split into lines and fields, and a list of everything doubtful in it.
 //!
-//! Used by `reader` for requests and responses. Shares no code with the proxy, on purpose: the
-//! proxy's tests ask this module whether what the proxy wrote has one meaning.
+//! `reader` uses it for requests and responses. This module deliberately shares no code with the
+//! proxy, because the tests use it to check that messages written by the proxy are unambiguous.
 
-/// A start line and fields, as they stood on the wire.
+/// A start line and fields, as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// All bytes up to and with the empty line.
+    /// All bytes up to and including the empty line.
     pub raw: Vec<u8>,
-    /// Without its line end.
+    /// The start line without CRLF.
     pub start_line: String,
-    /// Names as written, values without surrounding whitespace.
+    /// Names as received, values without surrounding whitespace.
     pub fields: Vec<(String, String)>,
 }
 
 impl Head {
-    /// The first field of this name, whatever its case.
+    /// Returns the value of the first field with this name; case is ignored.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields_named(name).next()
     }
 
-    /// All fields of this name in order.
+    /// Returns the values of all fields with this name, in order.
     pub fn fields_named<'a>(&'a self, name: &str) -> impl Iterator<Item = &'a str> {
         let named = self
             .fields
@@ -30,7 +30,7 @@ impl Head {
         named.map(|field| field.1.as_str())
     }
 
-    /// Splits `raw`, which ends with an empty line, and notes all that is malformed.
+    /// Splits `raw`, which must end with an empty line, and records everything malformed.
     pub(crate) fn parse(raw: &[u8], complaints: &mut Vec<String>) -> Self {
         // Latin-1, so that every byte is a character and none is lost.
         let text: String = raw.iter().map(|&byte| char::from(byte)).collect();
@@ -62,8 +62,8 @@ impl Head {
         }
     }
 
-    /// How the body is framed; where that is doubtful, a complaint and the reading of RFC 9112,
-    /// 6.3.
+    /// Returns the body framing. If the framing is doubtful, records a complaint and follows RFC
+    /// 9112, section 6.3.
     pub(crate) fn framing(&self, complaints: &mut Vec<String>) -> Option<Framing> {
         let lengths: Vec<_> = self.fields_named("Content-Length").collect();
         let codings: Vec<_> = self.fields_named("Transfer-Encoding").collect();
@@ -90,7 +90,7 @@ impl Head {
     }
 }
 
-/// Where a body ends.
+/// The framing of a body, which determines where the body is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     Length(u64),

@@ -1,7 +1,7 @@
-//! An origin that follows a script and keeps a record of all it was asked.
+//! An origin that follows a script and records all requests.
 //!
-//! Invariant: a request is on record before its script begins, so a test that has seen an answer
-//! can look the request up.
+//! Invariant: a request is recorded before its script starts, so a test that has seen a response
+//! can look up the request.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +17,8 @@ use crate::message::{Framing, Head};
 use crate::reader::{read_body, read_head};
 use crate::script::{Script, Step};
 
-/// A scripted origin on a port of 127.0.0.1; it and its connections end when this is dropped.
+/// A scripted origin on a port of 127.0.0.1; dropping it stops the server and closes all
+/// connections.
 #[derive(Debug)]
 pub struct Origin {
     address: SocketAddr,
@@ -25,23 +26,23 @@ pub struct Origin {
     task: JoinHandle<()>,
 }
 
-/// A request as it came.
+/// A request as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawRequest {
-    /// Which connection, counted from 0.
+    /// Connection number, counted from 0.
     pub connection: usize,
-    /// Which request of that connection, counted from 0.
+    /// Request number within the connection, counted from 0.
     pub number: usize,
     /// The head.
     pub head: Head,
-    /// The content, without framing; at most the first 64 KiB. Not yet there when the script is
-    /// asked for.
+    /// The content, without framing; at most the first 64 KiB. Still empty when the `answer`
+    /// callback gets the request.
     pub body: Vec<u8>,
-    /// Size of the whole content.
+    /// Whole content size, bytes.
     pub body_bytes: u64,
     /// Trailer fields.
     pub trailers: Vec<(String, String)>,
-    /// Whether it is complete, by its framing.
+    /// True if the request is complete according to its framing.
     pub whole: bool,
 }
 
@@ -58,7 +59,7 @@ impl RawRequest {
         self.head.start_line.split(' ').nth(1).unwrap_or_default()
     }
 
-    /// The first field of this name, whatever its case.
+    /// Returns the value of the first field with this name; case is ignored.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.head.field(name)
@@ -79,20 +80,20 @@ const BODY_KEPT: usize = 64 << 10;
 
 impl Origin {
     /// Starts an origin on the current runtime, at a loopback port that the system chooses.
-    /// `answer` is called with each request when its head has come.
+    /// `answer` is called for each request as soon as the head has been received.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// If the listener cannot be bound.
     pub async fn start(
         answer: impl Fn(&RawRequest) -> Script + Send + Sync + 'static,
     ) -> io::Result<Self> {
         Self::start_at(([127, 0, 0, 1], 0).into(), answer).await
     }
 
-    /// The same at this address.
+    /// As [`Origin::start`], but at this address.
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// If the address cannot be bound.
     pub async fn start_at(
         address: SocketAddr,
         answer: impl Fn(&RawRequest) -> Script + Send + Sync + 'static,
@@ -107,7 +108,7 @@ impl Origin {
                 let connection = kept.connections.fetch_add(1, Ordering::Relaxed);
                 let (answer, record) = (answer.clone(), kept.clone());
                 connections.spawn(async move {
-                    // A client that disconnects is no fault of the origin's.
+                    // An error means that the client disconnected, which is no fault of the origin.
                     let _ = serve(socket, connection, &*answer, &record).await;
                 });
                 while connections.try_join_next().is_some() {}
@@ -120,31 +121,31 @@ impl Origin {
         })
     }
 
-    /// Where it listens.
+    /// Address at which the origin listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// An http URL of this origin.
+    /// Returns an http URL of this origin.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// All requests so far, in the order their heads came.
+    /// Returns all requests so far, in the order in which the heads were received.
     #[must_use]
     pub fn requests(&self) -> Vec<RawRequest> {
         lock(&self.record.requests).clone()
     }
 
-    /// How many there are.
+    /// Requests received so far.
     #[must_use]
     pub fn request_count(&self) -> usize {
         lock(&self.record.requests).len()
     }
 
-    /// Returns when there are `count` requests.
+    /// Waits until the origin has received `count` requests.
     pub async fn wait_for_requests(&self, count: usize) {
         let mut seen = self.record.count.subscribe();
         seen.wait_for(|&seen| seen >= count)
@@ -152,7 +153,7 @@ impl Origin {
             .expect("the record holds the sender");
     }
 
-    /// All doubts about the requests; empty if their senders are careful.
+    /// Returns all complaints about requests; empty if the clients are correct.
     #[must_use]
     pub fn complaints(&self) -> Vec<String> {
         lock(&self.record.complaints).clone()
@@ -275,7 +276,7 @@ async fn receive(
     complain(record, connection, &mut complaints, trailers).map(drop)
 }
 
-/// What is doubtful about a request beyond the form of its lines.
+/// Records complaints about the request line, Host, and chunked coding in HTTP/1.0.
 fn judge(head: &Head, framing: Option<Framing>, complaints: &mut Vec<String>) {
     let words: Vec<_> = head.start_line.split(' ').collect();
     match words[..] {
@@ -297,7 +298,7 @@ fn complain<T>(
     complaints: &mut Vec<String>,
     result: io::Result<T>,
 ) -> io::Result<T> {
-    // A reset or an end in the middle may be what the test is about; nonsense never is.
+    // A reset or an early close may be the subject of a test; malformed data never is.
     if let Err(error) = &result
         && error.kind() == io::ErrorKind::InvalidData
     {
@@ -310,14 +311,14 @@ fn complain<T>(
 }
 
 async fn write(io: &mut BufReader<Counted<'_>>, record: &Record, bytes: &[u8]) -> io::Result<()> {
-    // Counted before, because a test may look as soon as it has read them.
+    // Counted before the write, because a test may read the counter as soon as it has the bytes.
     record
         .bytes_written
         .fetch_add(bytes.len() as u64, Ordering::Relaxed);
     io.get_mut().socket.write_all(bytes).await
 }
 
-/// Counts what is read.
+/// A socket that counts the bytes read.
 struct Counted<'a> {
     socket: TcpStream,
     record: &'a Record,

@@ -1,7 +1,7 @@
 //! Reads messages from a socket by hand.
 //!
-//! Used by `origin` and `client`. Reads on after a complaint where there is an obvious way, so that
-//! a test sees all that is wrong.
+//! Callers are `origin` and `client`. After a complaint the reader continues if the rest can
+//! obviously still be parsed, so that a test sees all faults of a message.
 
 use std::io;
 
@@ -9,10 +9,11 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
 use crate::message::{Framing, Head};
 
-/// Longest head that is read: more is a runaway.
+/// Maximum head size; a larger head counts as endless.
 const HEAD_MAX: usize = 1 << 20;
 
-/// Reads up to and with an empty line; `None` at the end of input before the first byte.
+/// Reads up to and including an empty line; returns `None` if the input is over before the first
+/// byte.
 pub(crate) async fn read_head<R: AsyncBufRead + Unpin>(
     input: &mut R,
     complaints: &mut Vec<String>,
@@ -44,10 +45,11 @@ pub(crate) async fn read_head<R: AsyncBufRead + Unpin>(
     }
 }
 
-/// Reads a body and gives its content to `each`; returns the trailer fields.
+/// Reads a body and passes the content to `each`; returns the trailer fields.
 ///
 /// # Errors
-/// `UnexpectedEof` when the input ends before the body does.
+/// `UnexpectedEof` if the input is over before the body is; `InvalidData` if the chunked coding is
+/// malformed.
 pub(crate) async fn read_body<R: AsyncBufRead + Unpin>(
     input: &mut R,
     framing: Framing,
@@ -63,7 +65,7 @@ pub(crate) async fn read_body<R: AsyncBufRead + Unpin>(
             loop {
                 let line = read_line(input, complaints).await?;
                 let digits = line.split(';').next().unwrap_or_default();
-                // Space may stand before the semicolon of an extension, and nowhere else.
+                // Whitespace is accepted only before the semicolon of a chunk extension.
                 let digits = if digits.len() < line.len() {
                     digits.trim_end_matches([' ', '\t'])
                 } else {
@@ -136,7 +138,7 @@ async fn read_line<R: AsyncBufRead + Unpin>(
     Ok(line.iter().map(|&byte| char::from(byte)).collect())
 }
 
-/// Notes what cannot be read on from.
+/// Records a complaint after which the reader cannot continue.
 fn complain(complaints: &mut Vec<String>, what: String) -> io::Error {
     complaints.push(what);
     io::Error::new(io::ErrorKind::InvalidData, "malformed body")

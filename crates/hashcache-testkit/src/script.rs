@@ -1,11 +1,11 @@
-//! What an [`Origin`](crate::Origin) does about one request, step by step.
+//! The steps that an [`Origin`](crate::Origin) takes for one request.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Steps in order. Without [`Script::read_body`] the request's body is read before the first one.
-/// After the last step the connection stays open for another request.
+/// Steps in order. Without [`Script::read_body`] the origin reads the request content before the
+/// first step. After the last step the connection stays open for another request.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
     pub(crate) steps: Vec<Step>,
@@ -14,7 +14,7 @@ pub struct Script {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Bytes(Arc<[u8]>),
-    /// Left out in the response to HEAD.
+    /// Not sent in the response to HEAD.
     Content(Arc<[u8]>),
     ReadBody,
     Wait(Gate),
@@ -24,14 +24,14 @@ pub(crate) enum Step {
 }
 
 impl Script {
-    /// Does nothing at all.
+    /// Returns a script without steps: the origin sends nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A whole response with Content-Length (none for 204 and 304, which have no content). The
-    /// response to HEAD is its head: content would be taken for the next response.
+    /// A whole response with Content-Length (none for 204 and 304, which have no content). For HEAD
+    /// only the head is sent, because the client would parse the content as the next response.
     #[must_use]
     pub fn response(status: u16, fields: &[(&str, &str)], body: impl AsRef<[u8]>) -> Self {
         let body = body.as_ref();
@@ -44,7 +44,7 @@ impl Script {
         head.step(Step::Content(body.into()))
     }
 
-    /// A head and nothing more: framing and content are the caller's.
+    /// Sends a head only; framing and content are left to the caller.
     #[must_use]
     pub fn head(self, status: u16, fields: &[(&str, &str)]) -> Self {
         let fields: String = fields
@@ -54,7 +54,8 @@ impl Script {
         self.bytes(format!("HTTP/1.1 {status} Scripted\r\n{fields}\r\n"))
     }
 
-    /// One chunk of a body sent with `Transfer-Encoding: chunked`; an empty one ends it.
+    /// Sends one chunk of a body with `Transfer-Encoding: chunked`; an empty chunk is the last
+    /// chunk.
     #[must_use]
     pub fn chunk(self, content: impl AsRef<[u8]>) -> Self {
         let content = content.as_ref();
@@ -68,19 +69,19 @@ impl Script {
         )
     }
 
-    /// These bytes, whatever they mean.
+    /// Sends these bytes unchanged.
     #[must_use]
     pub fn bytes(self, bytes: impl AsRef<[u8]>) -> Self {
         self.step(Step::Bytes(bytes.as_ref().into()))
     }
 
-    /// Reads the request's body now and not before.
+    /// Reads the request content at this step and not earlier.
     #[must_use]
     pub fn read_body(self) -> Self {
         self.step(Step::ReadBody)
     }
 
-    /// Continues when `gate` is open.
+    /// Waits until `gate` is open.
     #[must_use]
     pub fn wait(self, gate: &Gate) -> Self {
         self.step(Step::Wait(gate.clone()))
@@ -92,13 +93,13 @@ impl Script {
         self.step(Step::Open(gate.clone()))
     }
 
-    /// Ends the connection with a FIN.
+    /// Closes the connection with a FIN.
     #[must_use]
     pub fn close(self) -> Self {
         self.step(Step::Close)
     }
 
-    /// Ends the connection with a RST; what was sent may be lost with it.
+    /// Closes the connection with a RST; bytes sent before may be lost.
     #[must_use]
     pub fn reset(self) -> Self {
         self.step(Step::Reset)
@@ -117,29 +118,29 @@ impl Script {
     }
 }
 
-/// A gate that opens once and stays open; clones are the same gate.
+/// A gate that opens once and stays open; clones refer to the same gate.
 #[derive(Clone, Debug)]
 pub struct Gate(Arc<watch::Sender<bool>>);
 
 impl Gate {
-    /// A closed gate.
+    /// Returns a closed gate.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(watch::channel(false).0))
     }
 
-    /// Opens it.
+    /// Opens the gate.
     pub fn open(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether it is open.
+    /// Returns true if the gate is open.
     #[must_use]
     pub fn is_open(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Returns when it is open.
+    /// Waits until the gate is open.
     pub async fn opened(&self) {
         self.0
             .subscribe()

@@ -1,24 +1,24 @@
-//! Servers that want to be told by the PROXY protocol which client a connection is for.
+//! Servers that learn the client of each connection from a PROXY protocol header.
 //!
-//! `Upstream` writes the header, of version 2, before any other byte, also of TLS.
-//! `server/proxy_protocol` of the proxy reads such headers of load balancers.
+//! `Upstream` writes the version 2 header before any other byte, also before TLS. The proxy's
+//! `server/proxy_protocol` reads such headers from load balancers.
 //!
-//! Invariant: only servers that the operator has chosen are told. A connection with a header serves
-//! one request, because it tells one client; requests of the proxy itself say that they are its
-//! own.
+//! Invariant: only servers that the operator has chosen get a header. A connection with a header
+//! serves a single request, because the header names a single client; for requests of the proxy
+//! itself the header has the command LOCAL.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The ends of a client's connection.
+/// Both addresses of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientEnds {
-    /// The client's end.
+    /// The client's address.
     pub client: SocketAddr,
-    /// Our end, or that of the load balancer that has accepted the client.
+    /// Our address, or the address of the load balancer that accepted the client.
     pub local: SocketAddr,
 }
 
-/// The header for a connection on behalf of the client with these ends; `None`: it is our own.
+/// Builds the header for a client with these addresses; `None`: for a connection without a client.
 pub fn header(ends: Option<ClientEnds>) -> Vec<u8> {
     let Some(ClientEnds { client, local }) = ends else {
         return [&SIGNATURE[..], &[LOCAL, UNSPECIFIED, 0, 0]].concat();
@@ -44,7 +44,7 @@ pub fn header(ends: Option<ClientEnds>) -> Vec<u8> {
     }
 }
 
-/// The address in IPv6: ends of two families have no other form in common.
+/// Converts the address to IPv6: addresses from two families have no other form in common.
 fn in_ipv6(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -54,9 +54,9 @@ fn in_ipv6(address: IpAddr) -> [u8; 16] {
 
 /// The first bytes of version 2.
 pub const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
-/// Version 2, and whether the connection is on behalf of a client.
+/// Version 2, command LOCAL: the connection is not on behalf of a client.
 pub const LOCAL: u8 = 0x20;
-/// Version 2, on behalf of a client.
+/// Version 2, command PROXY: the connection is on behalf of a client.
 pub const PROXY: u8 = 0x21;
 const UNSPECIFIED: u8 = 0;
 /// TCP between two IPv4 addresses.

@@ -1,12 +1,13 @@
-//! The attempts of one request: which connection each of them takes, and whether there is another.
+//! The attempts of a request: the connection for each attempt, and the decision about another
+//! attempt.
 //!
 //! Called by `Upstream::try_send`. `http2` and `pool` have the connections that are open.
 //!
 //! Invariants: a request that the origin may have processed is sent again only if it has no
-//! content, is idempotent, and no byte of a response has arrived. One that the origin has certainly
-//! not processed is sent again whatever its method, with its content if that was kept. After a
-//! connection has failed, the next attempt does not share its connection with other requests: this
-//! one may be the cause.
+//! content, is idempotent, and no byte of a response has arrived. A request that the origin has
+//! certainly not processed is sent again whatever the method, with the content if that was kept.
+//! After a connection has failed, the next attempt does not share a connection with other requests,
+//! because this request may be the cause.
 //! Cost: for each attempt in HTTP/2 a copy of the request's fields.
 
 use std::rc::Rc;
@@ -33,12 +34,12 @@ use super::{
 /// The kind of connection for an attempt.
 pub(super) enum Way {
     Http1,
-    /// There is no memory for a stream of HTTP/2, which the origin may offer.
+    /// There is no memory for an HTTP/2 stream, but the origin may offer HTTP/2.
     Http1ForMemory,
     Http2(Sharing, Option<SpareMemory>),
 }
 
-/// A request as it may be sent once more.
+/// A copy of a request for another attempt.
 pub(super) struct Repeat {
     request: Request<RequestBody>,
     has_content: bool,
@@ -48,7 +49,7 @@ pub(super) struct Repeat {
 /// A failed attempt.
 pub(super) struct Attempt<'a> {
     pub(super) number: usize,
-    /// Whether the connection had been open before.
+    /// True if the connection was open before this attempt.
     pub(super) is_used: bool,
     pub(super) http2_conn: Option<&'a Rc<Http2Conn>>,
     pub(super) is_repeatable: bool,
@@ -56,7 +57,7 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Upstream {
-    /// The connection for the first attempt.
+    /// Chooses the kind of connection for the first attempt.
     pub(super) fn first_way(
         &self,
         to: &Endpoint,
@@ -64,7 +65,7 @@ impl Upstream {
         options: &SendOptions,
         announces: Announces,
     ) -> Way {
-        // Peers are asked in HTTP/1.1.
+        // Requests to peers use HTTP/1.1.
         let is_peer = options.absolute.is_some() || to.purpose == Purpose::Peer;
         // Only HTTP/1.1 allows a change to another protocol.
         let may_upgrade = request.headers().contains_key(header::UPGRADE);
@@ -88,7 +89,7 @@ impl Upstream {
         }
     }
 
-    /// An open connection for the first attempt of a request.
+    /// Returns an open connection for the first attempt of a request.
     pub(super) fn open_conn(
         &self,
         to: &Endpoint,
@@ -96,8 +97,8 @@ impl Upstream {
         request: &Request<RequestBody>,
         announces: Announces,
     ) -> Option<UpstreamConn> {
-        // A request that cannot be repeated takes a recently used connection or a new one: the
-        // longer a connection was idle, the more likely the origin is about to close it.
+        // A request that cannot be repeated takes a recently used connection or a new connection:
+        // the longer a connection was idle, the more likely the origin is about to close it.
         let max_idle = if is_repeatable(request) {
             Duration::MAX
         } else {
@@ -119,7 +120,8 @@ impl Upstream {
         }
     }
 
-    /// A new connection, or a shared one that a concurrent request has opened meanwhile.
+    /// Opens a new connection, or takes a shared connection that a concurrent request has opened
+    /// meanwhile.
     pub(super) async fn open(
         &self,
         to: &Endpoint,
@@ -174,7 +176,7 @@ impl Upstream {
         }
     }
 
-    /// A new connection in HTTP/2, or in HTTP/1.1 if the origin or a lack of memory wants that.
+    /// Opens a new HTTP/2 connection, or HTTP/1.1 if the origin needs that or memory is short.
     async fn open_http2(
         &self,
         to: &Endpoint,
@@ -204,7 +206,7 @@ impl Upstream {
         let client = options.client.as_ref();
         let memory = match &self.memory {
             Some(cache) if stream_memory.is_none() => {
-                // The origin takes nothing but HTTP/2.
+                // The origin takes only HTTP/2.
                 let memory = Http2Conn::reserve_needed(cache, client);
                 Some(memory.ok_or(Failure::UpstreamLimit)?)
             }
@@ -233,8 +235,8 @@ impl Upstream {
         let conn = conn.map_err(at_peer)?;
         let stream = self.http2_conns.keep(to, conn, idle_time);
         if !is_repeatable(request) {
-            // A connection that ends without SETTINGS does not show whether the origin has seen
-            // what was sent before; one that ends after them has a GOAWAY which says so.
+            // If a connection closes without SETTINGS, we cannot know whether the origin has seen
+            // the request; if it closes after SETTINGS, a GOAWAY gives that information.
             let limit = self.limits.connect_time;
             let settled = timeout(limit, stream.conn().settled()).await;
             settled.map_err(|_| at_peer(Failure::ConnectTimeout(limit)))?;
@@ -245,8 +247,9 @@ impl Upstream {
         Ok(UpstreamConn::on(stream.holding(stream_memory.take())))
     }
 
-    /// Prepares for another attempt after one on `conn`; `None` if there can only be one for a
-    /// request of which no byte was sent, or if the request outlives the attempt.
+    /// Prepares for another attempt after an attempt on `conn`. Returns `None` if another attempt
+    /// is possible only for a request of which no byte was sent, or if the request outlives the
+    /// attempt.
     pub(super) fn repeat(
         &self,
         request: &mut Request<RequestBody>,
@@ -256,7 +259,7 @@ impl Upstream {
         if conn.is_http_1() && request.body().is_empty() {
             return None;
         }
-        // A new connection in HTTP/1.1 is no stale one.
+        // A new HTTP/1.1 connection cannot be stale.
         if !conn.is_http_2() && !conn.is_reused() && !is_repeatable(request) {
             return None;
         }
@@ -275,8 +278,8 @@ impl Upstream {
         })
     }
 
-    /// The connection for the next attempt after a failed one; `None` if there is none. Forgets
-    /// connections that the failed attempt shows to be of no use.
+    /// Chooses the connection for the next attempt after a failed attempt; `None` if there is no
+    /// next attempt. Forgets connections that the failed attempt has shown to be useless.
     pub(super) async fn next_way(
         &self,
         to: &Endpoint,
@@ -306,7 +309,8 @@ impl Upstream {
         let alone = || Some(self.way_of(Sharing::Alone, attempt.client));
         if is_unseen || failed.unsent.is_some() {
             if attempt.number > 1 {
-                // The origin refused it on a new connection as well: it may be about to restart.
+                // The origin refused the request on a new connection as well: it may be about to
+                // restart.
                 sleep(REFUSED_PAUSE).await;
             }
             return (attempt.number < ATTEMPTS_MAX).then(alone).flatten();
@@ -315,8 +319,8 @@ impl Upstream {
         match conn.sharing() {
             _ if !may_repeat || attempt.number >= ATTEMPTS_MAX => None,
             Sharing::Shared if attempt.is_used || conn.was_shared() => alone(),
-            // Some origins end the connection for a request that they do not like. In HTTP/1.1
-            // they answer it with an error that tells the client why.
+            // Some origins close the connection for a request that they do not like. In HTTP/1.1
+            // they answer with an error that gives the client the reason.
             Sharing::Alone if failed.connection_broke => Some(Way::Http1),
             Sharing::Shared | Sharing::Alone => None,
         }
@@ -324,7 +328,7 @@ impl Upstream {
 }
 
 impl Repeat {
-    /// The request once more; `unsent` is what was given back of it.
+    /// Returns the request for another attempt; `unsent` is the request if it was given back.
     pub(super) fn again(
         self,
         unsent: Option<Box<Request<RequestBody>>>,
@@ -339,10 +343,10 @@ impl Repeat {
     }
 }
 
-/// A request that cannot be repeated uses a connection only if it was idle for less than this.
-/// Origins close idle connections after full seconds: some after one.
+/// A request that cannot be repeated uses a connection only if that was idle for less than this
+/// time. Origins close idle connections after full seconds, some after one second.
 const SURELY_OPEN: Duration = Duration::from_millis(500);
-/// Maximum number of attempts, if the origin has not processed the request in those before.
+/// Maximum number of attempts, if the origin has not processed the request in any earlier attempt.
 const ATTEMPTS_MAX: usize = 3;
-/// Pause before the last of them.
+/// Pause before the last attempt.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);

@@ -1,8 +1,10 @@
 //! The byte stream to a server: a socket, a tunnel through a peer or over a link, or a gateway.
 //!
-//! Made by `Upstream::connect`; `transport` puts TLS on it, `connect` makes tunnels of it.
+//! Made by `Upstream::connect`; `transport` puts TLS on it, and the proxy's `connect` relays the
+//! bytes of tunnels over it.
 //!
-//! Invariant: bytes that the server sent together with the peer's answer to CONNECT are read first.
+//! Invariant: bytes from the server that arrived together with the peer's answer to CONNECT are
+//! read first.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -31,7 +33,7 @@ use crate::gateway::{GatewayFailure, GatewayStream};
 #[derive(Debug)]
 pub struct Channel {
     end: FarEnd,
-    /// Bytes of the server that were read with the peer's answer.
+    /// Bytes from the server that were read with the peer's answer.
     begun: Bytes,
     /// Memory for TLS to the peer.
     _memory: Option<Reservation>,
@@ -48,7 +50,7 @@ enum FarEnd {
 #[derive(Debug)]
 pub(super) struct LinkTunnel {
     stream: Pieces<TokioIo<Upgraded>>,
-    /// Where its bytes are counted, if they pass unchanged.
+    /// Counters for the bytes, if the bytes pass unchanged.
     opaque: Option<Arc<LinkCounters>>,
     reading: ReadTurn,
     sending: SendTurn,
@@ -56,7 +58,7 @@ pub(super) struct LinkTunnel {
 }
 
 impl LinkTunnel {
-    /// The place of `on` and `permit` are given back when the tunnel ends.
+    /// Releases the place of `on` and `permit` when the tunnel is dropped.
     pub(super) fn new(stream: TokioIo<Upgraded>, on: LinkStream, permit: Permit) -> Self {
         Self {
             stream: Pieces::new(stream),
@@ -67,7 +69,7 @@ impl LinkTunnel {
         }
     }
 
-    /// The same, whose bytes pass unchanged and are counted in `counters`.
+    /// Counts the bytes of this tunnel in `counters`; they pass unchanged.
     pub(super) fn counted_in(self, counters: &Arc<LinkCounters>) -> Self {
         Self {
             opaque: Some(Arc::clone(counters)),
@@ -82,11 +84,11 @@ impl LinkTunnel {
     }
 }
 
-/// The connection to the server itself, or to a peer.
+/// The connection to the server or to a peer.
 pub(super) type PeerSocket = Transport<TcpStream>;
 
 impl Channel {
-    /// A tunnel through a peer, whose first bytes were read already.
+    /// Makes a tunnel through a peer. `begun` has the first bytes, which were read already.
     pub(super) fn tunnel(socket: PeerSocket, begun: Bytes) -> Self {
         Self {
             end: FarEnd::Socket(socket),
@@ -95,7 +97,8 @@ impl Channel {
         }
     }
 
-    /// Why the session of a gateway ended, once it has; `None`: this is no gateway.
+    /// Returns the reason why a gateway session closed, after it has closed; `None`: this is no
+    /// gateway.
     pub(super) fn gateway_failure(&self) -> Option<GatewayFailure> {
         match &self.end {
             FarEnd::Socket(_) | FarEnd::Linked(_) => None,
@@ -103,7 +106,7 @@ impl Channel {
         }
     }
 
-    /// The same; `memory` is given back when the channel is closed.
+    /// Keeps `memory` until the channel is closed.
     pub(super) fn holding(self, memory: Option<Reservation>) -> Self {
         Self {
             _memory: memory,
@@ -111,22 +114,22 @@ impl Channel {
         }
     }
 
-    /// Closes it so that the server does not take the bytes so far for all: with a reset of the
-    /// socket, or without the end of TLS or of the tunnel.
+    /// Closes the channel so that the server does not take an incomplete stream for complete: with
+    /// a reset of the socket, or without the end of TLS or of the tunnel.
     pub fn reset(self) {
         self.reset_on_drop();
     }
 
-    /// Makes its close a reset, as soon as it is dropped.
+    /// Makes the channel close with a reset when it is dropped.
     pub(super) fn reset_on_drop(&self) {
         match &self.end {
             FarEnd::Socket(socket) => reset_on_drop(socket.socket()),
-            // Dropped without their end.
+            // They are dropped without an end of stream.
             FarEnd::Gateway(_) | FarEnd::Linked(_) => {}
         }
     }
 
-    /// Whether the other side of an idle connection has closed it, or sent what nobody asked for.
+    /// Returns true if the other side has closed an idle connection or sent unrequested bytes.
     pub(super) fn has_ended(&self) -> bool {
         let FarEnd::Socket(socket) = &self.end else {
             return false;
@@ -138,7 +141,7 @@ impl Channel {
         }
     }
 
-    /// The address of the server; `None` if a peer is between.
+    /// Returns the address of the server; `None` if a peer is in between, or for a gateway.
     pub(super) fn server_address(&self) -> Option<SocketAddr> {
         match &self.end {
             FarEnd::Socket(PeerSocket::Plain(socket)) => socket.peer_addr().ok(),
@@ -147,9 +150,9 @@ impl Channel {
     }
 }
 
-/// Dropping the socket sends a RST.
+/// Makes the kernel send a RST when the socket is dropped.
 fn reset_on_drop(socket: &TcpStream) {
-    // Fails only on a broken socket, which the server notices as well.
+    // This fails only on a broken socket, which the server notices as well.
     drop(socket2::SockRef::from(socket).set_linger(Some(Duration::ZERO)));
 }
 

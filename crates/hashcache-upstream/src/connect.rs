@@ -1,13 +1,13 @@
 //! From an authority to a connected socket: resolve, check, race.
 //!
-//! Called by `Upstream` for requests, and by `connect` of the proxy for `CONNECT`. Addresses are
-//! tried in order, each a quarter of a second after the one before, or as soon as that one has
-//! failed (a reduced RFC 8305).
+//! Called by `Upstream` for requests, and by the proxy's `connect` for `CONNECT`. Addresses are
+//! tried in order: the next address after a quarter of a second, or as soon as the previous address
+//! has failed (a reduced RFC 8305).
 //!
 //! Invariant: the checked address is the address handed to the kernel. A name is checked only
 //! beside its address, and only for domains that a fixed name server knows (`own_domain` of
 //! `hashcache-base`).
-//! Cost: one lookup, usually from memory, and one TCP handshake.
+//! Cost: a lookup, usually from memory, and a TCP handshake.
 
 use std::future::poll_fn;
 use std::io;
@@ -32,14 +32,14 @@ use super::endpoint::Endpoint;
 use super::unreachable::UnreachableCache;
 use crate::offline::{Chosen, Line};
 
-/// Opens connections on one core.
+/// Opens connections on a core.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
     pub(super) resolver: Resolver,
     pub(super) destinations: Destinations,
     /// The listeners of this process. They trust connections from this host, with purges and on the
-    /// admin listener, so none of a client may reach them, whatever name leads there and whatever
-    /// `allow_destination` lists. An FTP server may name them for its data.
+    /// admin listener, so no client connection may reach them, whatever name resolves to them and
+    /// whatever `allow_destination` lists. An FTP server may name them for the data connection.
     pub(super) listeners: Arc<[SocketAddr]>,
     pub(super) own: OwnAddresses,
     pub(super) unreachable: UnreachableCache,
@@ -48,9 +48,9 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// A connected socket and its address, within `limit` or the configured time. The limit does
-    /// not include the lookup of the name, which has a limit of its own. Recently unreachable
-    /// origins fail at once. `client` is the one that has chosen the origin.
+    /// Returns a connected socket and its address, within `limit` or the configured time. The limit
+    /// does not include the name lookup, which has a separate limit. Recently unreachable origins
+    /// fail at once. `client` is the client that has chosen the origin.
     pub(crate) async fn connect(
         &self,
         to: &Endpoint,
@@ -77,7 +77,7 @@ impl Connector {
         let race = self.race(&addresses, &to.authority, to.purpose);
         let outcome = timeout(limit, race).await;
         let outcome = outcome.unwrap_or(Err(Failure::ConnectTimeout(limit)));
-        // A hurried attempt that took too long says little about an origin.
+        // A hurried attempt that took too long is weak evidence about an origin.
         let is_hurried = limit < self.connect_time;
         let counts = !is_hurried || !matches!(outcome, Err(Failure::ConnectTimeout(_)));
         if let Some(try_permit) = try_permit.filter(|_| counts) {
@@ -89,8 +89,8 @@ impl Connector {
         outcome
     }
 
-    /// Tells the line what became of an attempt. Servers that the operator has chosen say nothing
-    /// about it: they may lie on this side, and be down together.
+    /// Reports the outcome of an attempt to `line`. Servers that the operator has chosen are no
+    /// evidence about the line: they may be on this side, and be down together.
     fn note<T>(&self, (to, client): (&Endpoint, Option<Network>), outcome: &Result<T, Failure>) {
         let is_inside = || self.destinations.is_inside(&to.authority.host);
         if to.purpose == Purpose::Forward && !is_inside() {
@@ -100,7 +100,7 @@ impl Connector {
         }
     }
 
-    /// Whether a connection to `origin` can be made within `limit`.
+    /// Returns true if a connection to `origin` can be made within `limit`.
     pub(super) async fn reaches(&self, origin: &Authority, limit: Duration) -> bool {
         let connecting = async {
             let addresses = self.addresses(&origin.host, None).await?;
@@ -109,7 +109,7 @@ impl Connector {
         matches!(timeout(limit, connecting).await, Ok(Ok(_)))
     }
 
-    /// A further connection to a server, at a port that it has named.
+    /// Opens a further connection to a server, at a port that the server has named.
     pub(super) async fn connect_data(
         &self,
         address: SocketAddr,
@@ -122,7 +122,7 @@ impl Connector {
         outcome.map(|(socket, _)| socket)
     }
 
-    /// The addresses of `host`, which `client` has named.
+    /// Looks up the addresses of `host`, which `client` has named.
     pub(super) async fn addresses(
         &self,
         host: &Host,
@@ -176,7 +176,7 @@ impl Connector {
         }
     }
 
-    /// Whether `address`, which is one of `host`, may be connected to.
+    /// Checks that `address`, which belongs to `host`, may be connected to.
     fn check(&self, host: &Host, address: SocketAddr, purpose: Purpose) -> Result<(), Failure> {
         let is_there = |listener: &SocketAddr| {
             let (own_ip, ip) = (listener.ip().to_canonical(), address.ip().to_canonical());
@@ -204,7 +204,7 @@ async fn attempt(address: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // Before connecting, so that keepalive detects dead paths of tunnels and of slow responses.
+    // Before connecting, so that keepalive detects dead paths under tunnels and slow responses.
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE)
         .with_interval(KEEPALIVE / 4);
@@ -214,7 +214,7 @@ async fn attempt(address: SocketAddr) -> io::Result<(TcpStream, SocketAddr)> {
     Ok((stream, address))
 }
 
-/// Waits for the first attempt that ends, and removes it from the list.
+/// Waits for the first attempt that finishes, and removes it from the list.
 async fn first_of(attempts: &mut Vec<Attempt>) -> io::Result<(TcpStream, SocketAddr)> {
     poll_fn(|cx| {
         for at in 0..attempts.len() {
@@ -233,7 +233,7 @@ async fn first_of(attempts: &mut Vec<Attempt>) -> io::Result<(TcpStream, SocketA
 struct AttemptErrors {
     denied: Option<Failure>,
     refused: bool,
-    /// This host had no socket or memory left.
+    /// This host had no free socket or memory.
     short: bool,
     tried: bool,
 }
@@ -245,8 +245,9 @@ impl AttemptErrors {
         self.short |= Errno::from_io_error(error).is_some_and(|errno| SHORTAGES.contains(&errno));
     }
 
-    /// A refused connection says most: a host answered there. A denied address is reported only if
-    /// no address was allowed, because otherwise it would hide the real failure.
+    /// A refused connection is the most exact failure, because a host answered there. A denied
+    /// address is reported only if no address was allowed, because otherwise it would hide the real
+    /// failure.
     fn failure(self) -> Failure {
         match self.denied {
             _ if self.refused => Failure::ConnectionRefused,
@@ -257,13 +258,13 @@ impl AttemptErrors {
     }
 }
 
-/// The head start of an address before the next is tried (RFC 8305, section 5).
+/// The head start of an address before the next address is tried (RFC 8305, section 5).
 const STAGGER: Duration = Duration::from_millis(250);
-/// Maximum number of addresses tried for one connection; names with more are balanced by their
-/// order.
+/// Maximum number of addresses tried for a connection; names with more addresses are balanced by
+/// the order of the addresses.
 const ADDRESSES_TRIED: usize = 8;
-/// Errors of this host, which say nothing about the other end. EADDRNOTAVAIL is not one of them: a
-/// host without IPv6 gets it for every IPv6 address.
+/// Errors of this host, which give no information about the other end. EADDRNOTAVAIL is not in the
+/// list: a host without IPv6 gets it for every IPv6 address.
 const SHORTAGES: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
 /// Silence after which the kernel probes the peer.
 const KEEPALIVE: Duration = Duration::from_secs(60);

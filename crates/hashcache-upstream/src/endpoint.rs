@@ -14,14 +14,14 @@ pub struct Endpoint {
     pub authority: Authority,
     /// The party that chose the server; decides which addresses may be reached.
     pub purpose: Purpose,
-    /// The protocol of the connection.
+    /// The connection's protocol.
     pub scheme: Scheme,
     /// The peer that makes a tunnel to the server; `None`: the server is reached directly.
     pub through: Option<Arc<Peer>>,
 }
 
 impl Endpoint {
-    /// The peer itself, for requests with the whole URL.
+    /// Returns the peer's endpoint, for requests with the whole URL.
     pub fn of_peer(peer: &Peer) -> Self {
         Self {
             authority: peer.settings.url.authority.clone(),

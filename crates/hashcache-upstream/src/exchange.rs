@@ -1,11 +1,11 @@
-//! One request and the head of its response, on one connection.
+//! A request and the response head, on a connection.
 //!
-//! Called by `Upstream::send`, which chooses connections and decides about retries. It waits for
-//! four events at once: the head, interim responses, the second after which held content is sent
-//! anyway, and the timeout.
+//! Called by `Upstream::try_send`, and for it by `send_pinned` and `send_linked`, which choose
+//! connections and decide about retries. The exchange waits for four events at once: the head,
+//! interim responses, the second after which held content is sent anyway, and the timeout.
 //!
-//! Invariant: every wait ends; an origin that extends a request with interim responses may send
-//! `INTERIM_MAX` of them.
+//! Invariant: every wait is finite; an origin that extends a request with interim responses may
+//! send `INTERIM_MAX` of them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -43,15 +43,15 @@ pub(super) struct FailedExchange {
     pub(super) failed: SendFailure,
     /// The request, if no byte of it was sent.
     pub(super) unsent: Option<Box<Request<RequestBody>>>,
-    /// What the origin did with the request.
+    /// How the origin treated the request.
     pub(super) refused: Refused,
-    /// Whether the connection takes no more requests.
+    /// True if the connection takes no more requests.
     pub(super) connection_broke: bool,
     pub(super) permit: Permit,
 }
 
 impl Upstream {
-    /// Sends `request` on `conn` and waits for the head of its response.
+    /// Sends `request` on `conn` and waits for the response head.
     pub(super) async fn exchange(
         &self,
         conn: UpstreamConn,
@@ -65,8 +65,8 @@ impl Upstream {
         exchange.await
     }
 
-    /// The same; afterwards `sent_request` is the request if it was sent in HTTP/1.1 and has no
-    /// content.
+    /// As [`Self::exchange`]; afterwards `sent_request` is the request if it was sent in HTTP/1.1
+    /// and has no content.
     pub(super) async fn exchange_keeping(
         &self,
         mut conn: UpstreamConn,
@@ -124,11 +124,11 @@ impl Upstream {
                 progress.let_go();
                 let sent = linked.send(request);
                 let sending = async move { Ok(sent.await?.map(WireContent::from)) };
-                // On the heap: requests in HTTP/1.1 would keep room for it.
+                // On the heap: otherwise requests in HTTP/1.1 would keep room for this future.
                 let timeout = HeadTimeout::new(&self.limits, &conn, &progress, begun);
                 Box::pin(head(sending, &interim, timeout, options)).await
             }
-            // h2 would write the `/` that stands in its place.
+            // h2 would write the placeholder `/`.
             RequestSender::Http2(_) if OddTarget::of(&request).is_some() => {
                 Err(http2::NEEDED.into())
             }
@@ -157,7 +157,7 @@ impl Upstream {
             }
         };
         if conn.is_http_2() {
-            // A 100 after the second is only late: the next one may be in time.
+            // A 100 after the second is only late: the next 100 may be in time.
             if progress.has_continued() {
                 self.http2_conns.note_continue(to);
             } else if progress.was_held_in_vain() {
@@ -189,7 +189,7 @@ impl Upstream {
         let head_time = begun.elapsed();
         if head.status.as_u16() >= 400 && !progress.is_ended() {
             // A client stops sending content after an error response (RFC 9112 9.3). The origin may
-            // close with unread content, and the resulting RST would drop the rest of its response.
+            // close with unread content, and the resulting RST would drop the remaining response.
             progress.hold();
         }
         let peer = conn.peer;
@@ -228,7 +228,7 @@ impl Upstream {
         })
     }
 
-    /// Checks a response head that `conn` has given, and finds how long its content is.
+    /// Checks a response head from `conn`, and finds the content framing.
     fn accept(
         &self,
         response: Response<WireContent>,
@@ -261,7 +261,7 @@ impl Upstream {
         }
         let mut judged = framing::judge(&mut head, method)?;
         if head.version == Version::HTTP_2 && judged.framing == Framing::UntilClose {
-            // An HTTP/2 stream has an end of its own.
+            // In HTTP/2 the stream marks the end.
             judged.framing = Framing::Chunked;
         }
         let home = home(&options.pinning, binds);
@@ -285,19 +285,19 @@ impl Upstream {
     }
 }
 
-/// A response head that holds what HTTP demands of it.
+/// A response head that fulfils the HTTP requirements.
 struct Accepted {
     head: response::Parts,
     incoming: WireContent,
     judged: JudgedHead,
-    /// Where the connection goes at the end of the content.
+    /// Where the connection is kept after the content, if it is kept.
     home: ConnHome,
-    /// Whether a parent sends the content in frames of the link.
+    /// True if a parent sends the content in link frames.
     is_framed: bool,
 }
 
-/// Takes a request target that `Uri` cannot hold out of the request, to be written as it is; a
-/// gateway gets it encoded.
+/// Takes a request target that `Uri` cannot hold out of the request. The caller writes the target
+/// as it is; a gateway gets it encoded.
 fn odd_target(
     request: &mut Request<RequestBody>,
     to: &Endpoint,
@@ -315,11 +315,12 @@ fn odd_target(
 
 type SendResult = Result<Response<WireContent>, NotSent>;
 
-/// Why a connection must not switch to another protocol now; `None`: it may.
+/// Returns the reason why a connection must not switch to another protocol now; `None`: it may
+/// switch.
 fn refused_switch(conn: &UpstreamConn, may_upgrade: bool) -> Option<&'static str> {
     match &conn.sender {
-        // A client in HTTP/1.1 would take what follows for another protocol (RFC 9113, section
-        // 8.6).
+        // A client in HTTP/1.1 would take the following bytes for another protocol (RFC 9113,
+        // section 8.6).
         RequestSender::Http2(_) | RequestSender::Linked(_) => Some("protocol switch in HTTP/2"),
         RequestSender::Http1(_) if !may_upgrade => Some("protocol switch that was not requested"),
         // The rest of the request would be taken for the other protocol.
@@ -330,8 +331,8 @@ fn refused_switch(conn: &UpstreamConn, may_upgrade: bool) -> Option<&'static str
     }
 }
 
-/// Where the connection goes after a response; `binds`: the response shows that it belongs to one
-/// client.
+/// Decides where the connection is kept after a response, if it is kept; `binds`: the response
+/// shows that the connection belongs to a single client.
 fn home(pinning: &Pinning, binds: bool) -> ConnHome {
     match pinning {
         Pinning::Turn(turn) => ConnHome::Turn(Rc::clone(turn)),
@@ -342,12 +343,12 @@ fn home(pinning: &Pinning, binds: bool) -> ConnHome {
     }
 }
 
-/// The exchange ended without a head.
+/// An exchange that failed without a head.
 struct NoHead {
     failure: Failure,
     unsent: Option<Box<Request<RequestBody>>>,
     refused: Refused,
-    /// Whether the failure is that of the connection, and not of one stream alone.
+    /// True if the connection failed, and not only a single stream.
     is_of_connection: bool,
 }
 
@@ -359,8 +360,8 @@ impl NoHead {
         {
             stream.note_error();
         }
-        // On a link, hyper drops a request that waited for one more stream when the connection
-        // ends: none of its frames was sent. It calls that an error of its user, as it does if the
+        // On a link, hyper drops a request that waited for a free stream when the connection
+        // closes: no frame was sent. hyper reports a user error in this case, as it does if the
         // content breaks off.
         let is_user = matches!(&error, SendError::Linked(error) if error.is_user());
         if is_user && !timeout.progress.has_failed() {
@@ -379,7 +380,7 @@ impl NoHead {
         }
     }
 
-    /// The same with what a retry needs, after `received` bytes of the response.
+    /// Adds the data for a retry, after `received` bytes of the response.
     fn into_failed(self, conn: &UpstreamConn, received: u64, permit: Permit) -> FailedExchange {
         FailedExchange {
             failed: SendFailure {
@@ -406,7 +407,7 @@ impl From<Failure> for NoHead {
     }
 }
 
-/// Approximate memory of the fields of a head, bytes.
+/// Returns the approximate memory for the fields in a head, bytes.
 fn head_size(fields: &HeaderMap) -> usize {
     let sizes = fields
         .iter()
@@ -426,7 +427,7 @@ async fn head(
         tokio::select! {
             biased;
             sent = &mut sending => {
-                // Interim responses may have arrived in one packet with the final head; forward
+                // Interim responses may have arrived in the same packet as the final head; forward
                 // them first.
                 interim.pass_on(&mut timeout, options)?;
                 return sent.map_err(|not_sent| NoHead::new(not_sent, &timeout));
@@ -450,22 +451,22 @@ async fn head(
     }
 }
 
-/// When held content is sent without a 100. An origin cannot send it before it has the head, which
-/// in HTTP/2 may wait for a stream.
+/// Returns the time when held content is sent without a 100. An origin cannot send a 100 before it
+/// has the head, which in HTTP/2 may wait for a stream.
 fn let_go_at(progress: &BodyProgress) -> Instant {
     progress.opened().unwrap_or_else(Instant::now) + CONTINUE_WAIT
 }
 
-/// The timeout for the head of a response.
+/// The timeout for a response head.
 struct HeadTimeout<'a> {
     limits: &'a Limits,
     conn: &'a UpstreamConn,
     progress: &'a BodyProgress,
-    /// The start, or the last interim response.
+    /// Time when the exchange started, or when the last interim response arrived.
     since: Instant,
-    /// Bytes received up to then.
+    /// Bytes received up to that time.
     received: u64,
-    /// A head has begun, and its extra time is in use.
+    /// A head has started, and the extra time is in use.
     extended: bool,
 }
 
@@ -491,7 +492,7 @@ impl<'a> HeadTimeout<'a> {
         let mut ends_at = last_sent.map_or(self.since, |sent| sent.max(self.since));
         ends_at += self.first_byte_time();
         if self.progress.is_starved() {
-            // The client is silent, not the origin. The client has a limit of its own, which ends
+            // The client is silent, not the origin. The client has a separate limit, which expires
             // first.
             ends_at += self.limits.progress_time;
         }
@@ -519,7 +520,7 @@ impl<'a> HeadTimeout<'a> {
     }
 }
 
-/// Interim responses that came while the final one was waited for.
+/// Interim responses that arrived during the wait for the final response.
 #[derive(Default)]
 struct Interim {
     waiting: RefCell<VecDeque<(StatusCode, HeaderMap)>>,
@@ -534,8 +535,8 @@ impl Interim {
         }
     }
 
-    /// Ready if there is one. Whoever waits for the final response pushes them, so nobody has to be
-    /// woken.
+    /// Ready if there is an interim response. The task that waits for the final response also
+    /// pushes the interim responses, so no wake-up is needed.
     async fn arrived(&self) {
         std::future::poll_fn(|_| {
             if self.waiting.borrow().is_empty() {
@@ -558,8 +559,8 @@ impl Interim {
             };
             if timeout.conn.is_http_2() {
                 if status == StatusCode::SWITCHING_PROTOCOLS {
-                    // A client in HTTP/1.1 would take what follows for another protocol
-                    // (RFC 9113, section 8.6).
+                    // A client in HTTP/1.1 would take the following bytes for another protocol (RFC
+                    // 9113, section 8.6).
                     let reason = "protocol switch in HTTP/2";
                     return Err(Failure::ResponseMalformed(reason));
                 }
@@ -589,7 +590,7 @@ fn failure_of(error: &SendError, progress: &BodyProgress) -> Failure {
         SendError::Unopened => false,
     };
     if is_content {
-        // The client's content ended early; the origin is not at fault.
+        // The client's content was incomplete; the origin is not at fault.
         Failure::Refused {
             status: StatusCode::BAD_REQUEST,
             reason: "the request content ended early",
@@ -601,7 +602,8 @@ fn failure_of(error: &SendError, progress: &BodyProgress) -> Failure {
     }
 }
 
-/// How long content is held for a `100 Continue` that may never arrive (RFC 9110, section 10.1.1).
+/// Time for which content is held for a `100 Continue` that may never arrive (RFC 9110, section
+/// 10.1.1).
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

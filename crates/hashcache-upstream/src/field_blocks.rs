@@ -1,21 +1,22 @@
 //! The frames of an origin, before h2 reads them: field blocks, and short frames of content.
 //!
-//! `meter` passes what was read of a connection. h2 ends the connection, with the responses to all
-//! clients, for octets in a field that concern one response; and for a malformed field in a block
-//! of more than one frame. So each block is gathered and decoded (`hpack`), its message is checked
-//! (`message`), and it is written again in a form that needs no table. A message that must not be
-//! used becomes a block that says so, which `http2` takes for an error of its stream alone.
+//! `meter` passes the bytes read from a connection. h2 closes the connection, and so drops the
+//! responses to all clients, for octets in a field that concern only a single response, and for a
+//! malformed field in a block with several frames. So each block is gathered and decoded (`hpack`),
+//! the message is checked (`message`), and the block is written again in a form that needs no
+//! table. A message that must not be used is replaced by a marker block, which `http2` treats as an
+//! error of that stream only.
 //!
-//! For too many empty frames of content, or too many short ones that nobody has read, h2 ends the
-//! connection too. So empty ones are left out, and short ones are merged while their reader is
-//! behind (`small_frames`).
+//! h2 also closes the connection for too many empty frames of content, or too many short unread
+//! frames. So empty frames are left out, and short frames are merged while their reader is behind
+//! (`small_frames`).
 //!
-//! Invariants: other frames pass unchanged and in order. A block is trailers if a final head came
-//! before it on its stream. Content without a head gets a malformed one. A block has at most the
-//! bytes that `flood` allows to a stream, and is decoded to at most the size of a head. Of a stream
-//! less than `MERGED_MIN` bytes of content are kept back, until its reader has caught up.
-//! Cost: nine bytes examined per frame, two copies of each block, and one of what follows it in one
-//! read.
+//! Invariants: other frames pass unchanged and in order. A block is trailers if a final head
+//! arrived before it on the stream. Content without a head gets a malformed head. A block has at
+//! most the bytes that `flood` allows to a stream, and is decoded to at most the size of a head.
+//! Per stream less than `MERGED_MIN` content bytes are kept back, until the reader has caught up.
+//! Cost: nine bytes examined per frame, two copies of each block, and one copy of the bytes that
+//! follow a block in the same read.
 
 mod hpack;
 mod huffman;
@@ -38,39 +39,39 @@ use self::small_frames::{MERGED_MIN, is_small};
 pub(super) use self::message::take_malformed;
 pub(super) use self::small_frames::{SmallFrames, SmallReader};
 
-/// The frames of one connection.
+/// The frames on a connection.
 #[derive(Debug)]
 pub(super) struct FieldBlocks {
     head: [u8; FRAME_HEAD],
     have: usize,
     /// Missing bytes of the frame's payload.
     payload: usize,
-    /// Whether the frame belongs to `block`.
+    /// True if the frame belongs to `block`.
     is_of_block: bool,
     block: Option<Block>,
-    /// Whether the frame is content that does not pass as a frame of its own.
+    /// True if the frame is content that is not passed as a separate frame.
     is_merged: bool,
-    /// Short frames of streams whose readers are behind: at most `MERGED_MAX` streams.
+    /// Short frames of streams with a reader that is behind: at most `MERGED_MAX` streams.
     merged: BTreeMap<u32, Vec<u8>>,
-    /// Streams whose readers have caught up while another frame was under way.
+    /// Streams with a reader that has caught up while another frame was in progress.
     due: Vec<u32>,
     small: SmallFrames,
-    /// The fields of a head, bytes.
+    /// Maximum size for the fields in a head, bytes.
     head_bytes: usize,
     decoder: Decoder,
     answered: AnsweredStreams,
     /// Bytes that h2 has not read.
     waiting: BytesMut,
-    /// h2 is made to end the connection: nothing that follows is passed on.
+    /// h2 must close the connection: no further bytes are passed on.
     is_over: bool,
 }
 
-/// Streams whose final head has arrived, and whose end has not.
+/// Streams with a final head, but without an end so far.
 #[derive(Debug, Default)]
 struct AnsweredStreams {
     /// At most `STREAMS_MAX`.
     known: BTreeSet<u32>,
-    /// Streams up to this one may have been forgotten.
+    /// Streams up to this number may have been forgotten.
     forgotten: u32,
 }
 
@@ -87,7 +88,7 @@ struct Block {
 
 impl FieldBlocks {
     /// For heads of at most `head_bytes`, as RFC 9113, section 6.5.2, counts them; `small` knows
-    /// which content is read.
+    /// which content was read.
     pub(super) fn new(head_bytes: usize, small: SmallFrames) -> Self {
         Self {
             head: [0; FRAME_HEAD],
@@ -108,10 +109,10 @@ impl FieldBlocks {
     }
 
     /// Moves waiting bytes into `buffer`; false if there are none. `connection` is woken when there
-    /// are some.
+    /// are waiting bytes.
     pub(super) fn read(&mut self, buffer: &mut ReadBuf<'_>, connection: &Waker) -> bool {
         self.due.extend(self.small.take_due(connection));
-        // Nothing may stand within a frame of which h2 has a part.
+        // Nothing may be inserted into a frame if h2 has read a part.
         if self.payload == 0 || self.is_of_block || self.is_merged {
             self.pass_due();
         }
@@ -119,14 +120,14 @@ impl FieldBlocks {
         buffer.put_slice(&self.waiting[..bytes]);
         self.waiting.advance(bytes);
         if self.waiting.is_empty() {
-            // Blocks are rare after the first one, and its memory is not accounted for.
+            // Blocks are rare after the first block, and this memory is not accounted for.
             self.waiting = BytesMut::new();
         }
         bytes > 0
     }
 
-    /// Takes out of `buffer` what h2 must not read yet, of the bytes from `before`. Returns whether
-    /// any are left.
+    /// Removes from `buffer`, among the bytes from `before` on, those that h2 must not read yet.
+    /// Returns true if any are left.
     pub(super) fn pass(&mut self, buffer: &mut ReadBuf<'_>, before: usize) -> bool {
         if self.is_over {
             buffer.set_filled(before);
@@ -138,7 +139,7 @@ impl FieldBlocks {
         unchanged > 0
     }
 
-    /// The length of the begin of `bytes` that may pass as it is.
+    /// Returns the length of the prefix of `bytes` that may pass unchanged.
     fn unchanged(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         loop {
@@ -160,7 +161,7 @@ impl FieldBlocks {
         }
     }
 
-    /// Whether a frame with this head passes as it is, and with nothing before it.
+    /// Returns true if a frame with this head passes unchanged, and with nothing before it.
     fn passes(&self, head: &[u8; FRAME_HEAD]) -> bool {
         let [.., kind, _, a, b, c, d] = *head;
         let stream = stream_of([a, b, c, d]);
@@ -171,7 +172,8 @@ impl FieldBlocks {
         is_content && self.due.is_empty() && !self.merged.contains_key(&stream)
     }
 
-    /// The stream whose content a frame with this head adds to, if it is not to pass by itself.
+    /// Returns the stream to which the content of a frame with this head is added, if the frame
+    /// must not pass as a separate frame.
     fn merged_by(&self, head: &[u8; FRAME_HEAD]) -> Option<u32> {
         let [a, b, c, kind, flags, stream @ ..] = *head;
         let stream = stream_of(stream);
@@ -188,7 +190,7 @@ impl FieldBlocks {
         is_merged.then_some(stream)
     }
 
-    /// Passes on the merged content of the streams that are due.
+    /// Passes on merged content for the streams that are due.
     fn pass_due(&mut self) {
         for stream in std::mem::take(&mut self.due) {
             self.pass_merged(stream);
@@ -206,15 +208,17 @@ impl FieldBlocks {
         write_frame(&mut self.waiting, (DATA, 0, stream), &content);
     }
 
-    /// A frame of content that does not pass by itself is complete.
+    /// Called when a merged content frame is complete.
     fn end_merged(&mut self, stream: u32) {
         self.is_merged = false;
         let bytes = self.merged.get(&stream).map_or(0, Vec::len);
-        // The reader may have caught up while the frame arrived: then nothing would make it due.
+        // The reader may have caught up while the frame arrived: then nothing would make the stream
+        // due.
         if bytes >= MERGED_MIN || !self.small.is_behind(stream) {
             self.pass_merged(stream);
         }
-        // The oldest first: its reader may have left long ago, and its origin never ends it.
+        // The oldest stream first: the reader may have left long ago, and the origin never closes
+        // it.
         if self.merged.len() > MERGED_MAX
             && let Some((&oldest, _)) = self.merged.first_key_value()
         {
@@ -222,7 +226,7 @@ impl FieldBlocks {
         }
     }
 
-    /// Adds `bytes`, with their blocks written again, to those that h2 reads next.
+    /// Adds `bytes`, with rewritten blocks, to the bytes that h2 reads next.
     fn rewrite(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.payload == 0 {
@@ -264,13 +268,13 @@ impl FieldBlocks {
         }
     }
 
-    /// The stream of the frame.
+    /// The frame's stream.
     fn stream(&self) -> u32 {
         let [.., a, b, c, d] = self.head;
         stream_of([a, b, c, d])
     }
 
-    /// The head of a frame is complete.
+    /// Called when a frame head is complete.
     fn begin(&mut self) {
         let [a, b, c, kind, flags, ..] = self.head;
         let stream = self.stream();
@@ -302,7 +306,7 @@ impl FieldBlocks {
             _ => false,
         };
         if !self.is_of_block && self.block.take().is_some() {
-            // No other frame may stand within a block.
+            // No other frame may be inside a block.
             self.end_connection(stream);
         }
         if kind == DATA && self.answered.lacks(stream) {
@@ -310,7 +314,7 @@ impl FieldBlocks {
             write_frame(&mut self.waiting, head, &Message::headless().block);
             self.answered.add(stream);
         }
-        // Of a padded frame h2 counts the content, whose length is not known here.
+        // For a padded frame h2 counts only the content, and the content length is not known here.
         if kind == DATA && !self.is_merged && flags & PADDED == 0 && is_small(self.payload) {
             self.small.note_passed(stream);
         }
@@ -321,7 +325,7 @@ impl FieldBlocks {
         }
     }
 
-    /// A frame of the block is complete.
+    /// Called when a block frame is complete.
     fn end_frame(&mut self) {
         self.is_of_block = false;
         let Some(block) = &mut self.block else {
@@ -354,7 +358,7 @@ impl FieldBlocks {
         write_frame(&mut self.waiting, head, &written.block);
     }
 
-    /// Lets h2 end the connection: no later block can be decoded.
+    /// Makes h2 close the connection: no later block can be decoded.
     fn end_connection(&mut self, stream: u32) {
         write_frame(&mut self.waiting, (HEADERS, END_HEADERS, stream), NO_BLOCK);
     }
@@ -362,7 +366,7 @@ impl FieldBlocks {
 
 impl AnsweredStreams {
     fn add(&mut self, stream: u32) {
-        // Origins never end streams that we have reset.
+        // Origins never close streams that we have reset.
         if self.known.len() >= STREAMS_MAX
             && let Some(oldest) = self.known.pop_first()
         {
@@ -379,7 +383,7 @@ impl AnsweredStreams {
         }
     }
 
-    /// Whether the stream has certainly no head.
+    /// Returns true if the stream has certainly no head.
     fn lacks(&self, stream: u32) -> bool {
         self.kind_of_next(stream) == BlockKind::Head
     }
@@ -405,7 +409,7 @@ fn stream_of(octets: [u8; 4]) -> u32 {
     u32::from_be_bytes(octets) & u32::MAX >> 1
 }
 
-/// Writes a frame; its payload continues in CONTINUATION frames, of which the last one has the flag
+/// Writes a frame; the payload continues in CONTINUATION frames, and the last frame has the flag
 /// END_HEADERS.
 fn write_frame(waiting: &mut BytesMut, (kind, flags, stream): (u8, u8, u32), payload: &[u8]) {
     let parts = payload.len().div_ceil(FRAME_MAX).max(1);
@@ -429,14 +433,15 @@ fn write_frame(waiting: &mut BytesMut, (kind, flags, stream): (u8, u8, u32), pay
 
 /// Octets that are no field block: an index of 0 (RFC 7541, section 6.1).
 const NO_BLOCK: &[u8] = &[0x80];
-/// Most bytes that wait for h2. A few octets on the wire can stand for a field of 4 KiB, so an
-/// origin could fill memory with one read.
+/// Maximum number of bytes that wait for h2. A few octets on the wire can expand to a 4 KiB field,
+/// so an origin could fill memory with a single read.
 const WAITING_MAX: usize = 2 << 20;
-/// The largest payload that h2 takes.
+/// The largest payload that h2 accepts.
 const FRAME_MAX: usize = 1 << 14;
 /// Maximum number of streams remembered.
 const STREAMS_MAX: usize = 4096;
-/// Streams of which content is kept back: eight times as many as a connection has at once.
+/// Maximum number of streams with content that is kept back: eight times as many as a connection
+/// has at once.
 const MERGED_MAX: usize = 256;
 
 #[cfg(test)]

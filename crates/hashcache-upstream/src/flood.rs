@@ -1,11 +1,11 @@
-//! Limits on frames of an HTTP/2 origin that no request caused: interim responses, and frames that
-//! cost the origin nothing.
+//! Limits on frames from an HTTP/2 origin that no request caused: interim responses, and frames
+//! that cost the origin nothing.
 //!
-//! `meter` passes it the bytes below h2, which limits neither: it keeps every interim response
-//! until its request has ended.
+//! `meter` passes the bytes below h2 to this module, because h2 limits neither kind: it keeps every
+//! interim response until the request is over.
 //!
-//! Invariant: an origin that exceeds a limit loses the connection, and its requests fail.
-//! Cost: nine bytes examined per frame, one map entry per stream in progress.
+//! Invariant: an origin that exceeds a limit loses the connection, and the requests on it fail.
+//! Cost: nine bytes examined per frame, a map entry per stream in progress.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ use hashcache_wire::frames::{
     Budget, CONTINUATION, DATA, END_HEADERS, FrameHead, Frames, HEADERS, RST_STREAM,
 };
 
-/// Checks the frames of one connection.
+/// Checks the frames on a connection.
 #[derive(Debug)]
 pub(super) struct FloodGuard {
     frames: Frames,
@@ -25,12 +25,12 @@ pub(super) struct FloodGuard {
     head_bytes: usize,
 }
 
-/// The field blocks of one stream so far.
+/// A stream's field blocks so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct StreamHeads {
     count: usize,
     bytes: usize,
-    /// The stream ends with the block that is under way.
+    /// The current block is the last block on the stream.
     is_last: bool,
 }
 
@@ -49,7 +49,7 @@ impl FloodGuard {
         self.budget.earn(bytes as u64);
     }
 
-    /// Whether the connection may continue after these bytes from the origin.
+    /// Returns true if the connection may continue after these bytes from the origin.
     pub(super) fn admits(&mut self, bytes: &[u8]) -> bool {
         let Self {
             frames,
@@ -75,10 +75,10 @@ impl FloodGuard {
     }
 }
 
-/// Counts a field block; false if there were too many, or too large ones.
+/// Counts a field block; false if there were too many blocks, or the blocks are too large.
 fn count(heads: &mut HashMap<u32, StreamHeads>, frame: FrameHead, head_bytes: usize) -> bool {
     if heads.len() >= STREAMS_MAX && !heads.contains_key(&frame.stream) {
-        // Origins never end streams that we have reset.
+        // Origins never close streams that we have reset, so their entries would stay.
         heads.clear();
     }
     let so_far = heads.entry(frame.stream).or_default();
@@ -92,14 +92,14 @@ fn count(heads: &mut HashMap<u32, StreamHeads>, frame: FrameHead, head_bytes: us
     fits
 }
 
-/// Interim responses, the final one and trailers.
+/// Interim responses, the final response and trailers.
 const BLOCKS_MAX: usize = INTERIM_MAX + 2;
 /// Maximum number of streams remembered.
 const STREAMS_MAX: usize = 4096;
-/// This many bytes of content count as one byte sent.
+/// This many content bytes count as one byte sent.
 const CONTENT_PER_SENT: u64 = 16;
 
-/// Maximum number of interim responses to one request; more are a fault or an attack.
+/// Maximum number of interim responses to a request; more are a fault or an attack.
 pub(super) const INTERIM_MAX: usize = 32;
 
 #[cfg(test)]

@@ -1,32 +1,32 @@
 //! Framing of responses, checked on the fields, and the trailers that may pass.
 //!
-//! Called by `Upstream` for every final head, whose fields are as received.
+//! Called by `Upstream` for every final head, with the fields as received.
 //!
-//! Invariant: every response that passes has one meaning: at most one Content-Length, and no
+//! Invariant: every response that passes has one meaning: at most a single Content-Length, and no
 //! Transfer-Encoding.
 
 use hashcache_base::failure::Failure;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Version, response};
 
-/// How the end of a response's content is marked.
+/// The way in which the end of a response's content is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// No content, whatever the fields say: HEAD, 1xx, 204, 304.
+    /// No content, whatever the fields contain: HEAD, 1xx, 204, 304.
     Empty,
     /// By Content-Length.
     Length(u64),
     /// By the last chunk.
     Chunked,
-    /// By the end of the connection.
+    /// By the close of the connection.
     UntilClose,
 }
 
-/// The framing of a response.
+/// A response's framing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct JudgedHead {
     pub(super) framing: Framing,
-    /// Whether the bytes after this response certainly begin the next one.
+    /// True if the bytes after this response certainly belong to the next response.
     pub(super) trusted: bool,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn judge(head: &mut response::Parts, method: &Method) -> Result<Judge
         || head.status.is_informational();
     let coded = head.headers.contains_key(header::TRANSFER_ENCODING);
     if coded && !empty && !is_chunked_alone(&head.headers) {
-        // The proxy never asks for other codings (TE is dropped). Content in a coding that the
+        // The proxy never requests other codings (TE is dropped). Content in a coding that the
         // reader does not expect would be wrong bytes.
         return Err(Failure::ResponseMalformed("transfer-coding is not chunked"));
     }
@@ -88,7 +88,7 @@ fn is_chunked_alone(headers: &HeaderMap) -> bool {
         })
 }
 
-/// Whether Content-Length occurs once and is written as this proxy would write it: digits without
+/// Returns true if Content-Length occurs once, in the form that this proxy writes: digits without
 /// leading zeros.
 fn has_one_plain_length(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(header::CONTENT_LENGTH).iter();
@@ -100,7 +100,7 @@ fn has_one_plain_length(headers: &HeaderMap) -> bool {
     second.is_none() && first.is_some_and(|value| is_plain(value.as_bytes()))
 }
 
-/// The length if all Content-Length fields agree.
+/// Returns the length if all Content-Length fields agree.
 fn one_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     let mut found = None;
     for value in headers.get_all(header::CONTENT_LENGTH) {
@@ -120,7 +120,7 @@ fn one_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     Ok(found)
 }
 
-/// The value of Content-Length, if it is a number.
+/// Returns the Content-Length value, if it is a number.
 pub(super) fn content_length(fields: &HeaderMap) -> Option<u64> {
     let value = fields.get(header::CONTENT_LENGTH)?;
     value.to_str().ok()?.parse().ok()

@@ -1,13 +1,13 @@
 //! HTTP/2 connections to origins, and their streams.
 //!
-//! `Upstream` takes a [`Http2Stream`] of a connection, or adds a new connection. `conns` keeps the
-//! connections and chooses one for each request.
+//! `Upstream` takes a [`Http2Stream`] on a connection, or adds a new connection. `conns` keeps the
+//! connections and chooses a connection for each request.
 //!
-//! Invariants: a connection serves one authority, even if its certificate names others. After a
-//! GOAWAY it takes no new requests and ends with those in progress. Memory for content that waits
-//! for its reader is reserved in the budget with each stream, as much as the stream's window; if
-//! there is none, HTTP/1.1 is used. Cost: 128 KiB of the budget per open connection, and 256 KiB
-//! per stream.
+//! Invariants: a connection serves a single authority, even if the certificate names others. After
+//! a GOAWAY it takes no new requests and closes after the requests in progress. Memory for content
+//! that waits for the reader is reserved in the budget with each stream, as much as the stream's
+//! window; if there is none, HTTP/1.1 is used. Cost: 128 KiB of the budget per open connection, and
+//! 256 KiB per stream.
 
 mod conns;
 mod sending;
@@ -47,7 +47,7 @@ use super::transport::Transport;
 pub(super) use self::conns::{Found, GivenUpGuard, Http2Conns, Sharing, Wanted, content_bytes};
 pub(super) use self::sending::Http2Content;
 
-/// One connection.
+/// A connection.
 pub(super) struct Http2Conn {
     sender: SendRequest<Bytes>,
     meter: Meter,
@@ -56,33 +56,33 @@ pub(super) struct Http2Conn {
     sharing: Cell<Sharing>,
     signals: Arc<OriginSignals>,
     streams: Cell<usize>,
-    /// Requests with content whose responses have not begun.
+    /// Progress of requests with content that have no response yet.
     uploads: RefCell<Vec<Rc<BodyProgress>>>,
     rests_since: Cell<Instant>,
-    /// Whether a response has arrived on it.
+    /// True if a response has arrived on it.
     proven: Cell<bool>,
-    /// Whether more than one request has used it.
+    /// True if several requests have used it.
     was_shared: Cell<bool>,
     _memory: Option<Reservation>,
 }
 
-/// One request's stream on a connection.
+/// A request's stream on a connection.
 pub(super) struct Http2Stream {
     conn: Rc<Http2Conn>,
     upload: RefCell<Option<Rc<BodyProgress>>>,
     memory: Option<SpareMemory>,
 }
 
-/// Memory for what a stream's window lets the origin send before it is read, in the share of the
-/// client that makes the request, although others may read along. `None`: see
-/// [`SpareMemory::reserve`].
+/// Reserves memory for the bytes that a stream's window lets the origin send before they are read,
+/// in the share of the client that makes the request, although other clients may read the same
+/// response. `None`: see [`SpareMemory::reserve`].
 pub(super) fn reserve_stream(cache: &Cache, client: Option<&Share>) -> Option<SpareMemory> {
     SpareMemory::reserve(cache, client, u64::from(STREAM_WINDOW))
 }
 
 impl Http2Conn {
-    /// Makes a connection from a transport that has negotiated HTTP/2. h2 ends it when all senders
-    /// are dropped and its streams have ended.
+    /// Makes a connection from a transport that has negotiated HTTP/2. h2 closes it when all
+    /// senders are dropped and the streams are closed.
     pub(super) async fn new(
         channel: Transport<Channel>,
         peer: SocketAddr,
@@ -104,8 +104,8 @@ impl Http2Conn {
             // Until the SETTINGS arrive, the origin may refuse a second stream.
             .initial_max_send_streams(1)
             .max_send_buffer_size(SEND_BUFFER)
-            // h2 ends the connection of all for a head that is much larger than this, so the limit
-            // on one response is checked above it.
+            // h2 closes the shared connection for a head that is much larger than this, so the
+            // limit on a response is checked above h2.
             .max_header_list_size(
                 u32::try_from(HEADS_FACTOR * limits.head_bytes).unwrap_or(u32::MAX),
             );
@@ -114,7 +114,7 @@ impl Http2Conn {
             .await
             .map_err(|_| Failure::ConnectionTerminated)?;
         spawn_local(async move {
-            // Its errors are reported to the requests concerned.
+            // Connection errors are reported to the requests concerned.
             let _ = connection.await;
         });
         Ok(Self {
@@ -133,17 +133,17 @@ impl Http2Conn {
         })
     }
 
-    /// Memory for a connection; `None` unless half of the budget is free.
+    /// Reserves memory for a connection; `None` unless half of the budget is free.
     pub(super) fn reserve(cache: &Cache) -> Option<Reservation> {
         cache.reserve_spare(HTTP2_CONN_BYTES)
     }
 
-    /// Memory for a connection with one stream, although memory is short: `client` needs it.
+    /// Reserves memory for a connection with a stream, although memory is short: `client` needs it.
     pub(super) fn reserve_needed(cache: &Cache, client: Option<&Share>) -> Option<Reservation> {
         share::reserve_for(client, cache, HTTP2_CONN_BYTES + u64::from(STREAM_WINDOW))
     }
 
-    /// Waits for the origin's SETTINGS, or for the end of the connection.
+    /// Waits for the origin's SETTINGS, or for connection close.
     pub(super) async fn settled(&self) {
         self.signals.settled().await;
     }
@@ -152,18 +152,18 @@ impl Http2Conn {
         self.sharing.get()
     }
 
-    /// Whether the connection has ended because of an error of one side.
+    /// Returns true if the connection was closed for an error on either side.
     pub(super) fn has_error(&self) -> bool {
         self.signals.has_error()
     }
 
-    /// Whether more than one request has used the connection, so that its end may have another
-    /// cause than each of them.
+    /// Returns true if several requests have used the connection, so that another request may be
+    /// the cause if it closes.
     pub(super) fn was_shared(&self) -> bool {
         self.was_shared.get()
     }
 
-    /// Whether a new request may be sent on it.
+    /// Returns true if a new request may be sent on it.
     pub(super) fn takes_requests(&self) -> bool {
         !self.signals.takes_no_more()
     }
@@ -172,7 +172,7 @@ impl Http2Conn {
         self.streams.get() == 0 && self.rests_since.get().elapsed() >= time
     }
 
-    /// Whether there is room for one more stream, on which `content` bytes are to be sent.
+    /// Returns true if there is room for one more stream with `content` bytes to send.
     fn has_room(&self, content: u64) -> bool {
         let streams = self.streams.get();
         let most = match (self.sharing(), self.signals.is_settled()) {
@@ -201,7 +201,7 @@ impl Http2Stream {
         }
     }
 
-    /// The same; `memory` is given back with the stream.
+    /// Keeps `memory` until the stream is dropped.
     pub(super) fn holding(mut self, memory: Option<SpareMemory>) -> Self {
         self.memory = memory;
         self
@@ -215,19 +215,19 @@ impl Http2Stream {
         &self.conn
     }
 
-    /// Notes that h2 has ended the connection because of what the origin sent.
+    /// Notes that h2 has closed the connection because of bytes from the origin.
     pub(super) fn note_error(&self) {
         self.conn.signals.note_error();
     }
 
-    /// Notes that the request has content, of which `progress` is.
+    /// Notes that the request has content, with this `progress`.
     pub(super) fn begin_upload(&self, progress: &Rc<BodyProgress>) {
         self.conn.uploads.borrow_mut().push(Rc::clone(progress));
         self.upload.replace(Some(Rc::clone(progress)));
     }
 
-    /// Whether the connection had answered before; sets the flag. The origin has accepted what was
-    /// sent of the request's content, unless more of it follows.
+    /// Returns true if the connection had answered before; sets the flag. The origin has accepted
+    /// the request content that was sent, unless more of it follows.
     pub(super) fn answered(&self) -> bool {
         let is_ended = |upload: &Rc<BodyProgress>| upload.is_ended();
         if self.upload.borrow().as_ref().is_some_and(is_ended) {
@@ -260,7 +260,7 @@ impl fmt::Debug for Http2Stream {
     }
 }
 
-/// The size of fields as HTTP/2 counts it for limits on heads (RFC 9113, section 6.5.2).
+/// Returns the size of fields as HTTP/2 counts it for limits on heads (RFC 9113, section 6.5.2).
 pub(super) fn head_bytes(fields: &HeaderMap) -> usize {
     let sizes = fields
         .iter()
@@ -268,8 +268,8 @@ pub(super) fn head_bytes(fields: &HeaderMap) -> usize {
     sizes.sum()
 }
 
-/// The limits on frames of an origin, which answers requests of many clients: a large head is
-/// refused for its own request, and must not end the connection.
+/// Returns the limits on frames of an origin that answers requests of many clients: a large head is
+/// refused for the request concerned, and must not close the connection.
 fn frame_limits(limits: &Limits) -> Limits {
     Limits {
         head_bytes: HEADS_FACTOR * limits.head_bytes,
@@ -297,7 +297,7 @@ pub(super) fn convert(request: &mut Request<RequestBody>, to: &Endpoint) {
     strip_for_http2(request.headers_mut());
 }
 
-/// Removes the fields of a connection, which HTTP/2 does not allow (RFC 9113, section 8.2.2).
+/// Removes the connection fields, which HTTP/2 does not allow (RFC 9113, section 8.2.2).
 pub(super) fn strip_for_http2(fields: &mut HeaderMap) {
     let trailers = HeaderValue::from_static("trailers");
     let te_trailers = fields.get_all(TE).iter().all(|value| value == trailers);
@@ -322,17 +322,17 @@ impl<T: Future<Output = ()> + 'static> Executor<T> for LocalTasks {
     }
 }
 
-/// What an origin may send of a response before it is read, bytes.
+/// Maximum bytes of a response that an origin may send before they are read.
 const STREAM_WINDOW: u32 = 256 << 10;
-/// The windows of all streams: a stream that is not read takes nothing of the others' windows.
+/// All stream windows together: a stream that is not read takes nothing of the others' windows.
 const CONNECTION_WINDOW: u32 = 8 << 20;
 const _: () = assert!(CONNECTION_WINDOW as usize == STREAMS_MAX * STREAM_WINDOW as usize);
 const SEND_BUFFER: usize = 64 << 10;
-/// Memory for the buffers and tables of h2, and for TLS.
+/// Memory for h2 buffers and tables, and for TLS.
 const HTTP2_CONN_BYTES: u64 = 128 << 10;
-/// What each field counts besides its name and value.
+/// Bytes that each field counts in addition to name and value.
 const FIELD_BYTES: usize = 32;
-/// How much larger than the limit a response head may be before the connection ends for it.
+/// Factor by which a response head may exceed the limit before the connection is closed for it.
 const HEADS_FACTOR: usize = 4;
-/// The failure of a handshake in which only HTTP/1.1 was offered, if the origin takes HTTP/2 only.
+/// The handshake failure if we have offered only HTTP/1.1, and the origin takes only HTTP/2.
 pub(super) const NEEDED: Failure = Failure::TlsAlert("NoApplicationProtocol");

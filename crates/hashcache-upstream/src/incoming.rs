@@ -1,9 +1,9 @@
-//! The content of a response as it arrives on its connection.
+//! Response content as it arrives on the connection.
 //!
-//! Read by `ResponseBody`: `http1` has it in HTTP/1.1, h2 in HTTP/2 to an origin, and hyper on
-//! links.
+//! Read by `ResponseBody`: `http1` provides the content in HTTP/1.1, h2 in HTTP/2 to an origin, and
+//! hyper on links.
 //!
-//! Invariant: an error is a `Failure` that says whether the content is damaged or incomplete.
+//! Invariant: an error is a `Failure`, which tells damaged content from incomplete content.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use super::http1::Http1Content;
 use super::http2::Http2Content;
 
-/// The content of a response.
+/// Response content.
 #[derive(Debug)]
 pub(super) enum WireContent {
     Http1(Http1Content),
@@ -25,7 +25,7 @@ pub(super) enum WireContent {
 }
 
 impl WireContent {
-    /// The next frame.
+    /// Polls the next frame.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -40,7 +40,7 @@ impl WireContent {
         }
     }
 
-    /// Whether the last frame was returned.
+    /// Returns true if the last frame was returned.
     pub(super) fn is_end_stream(&self) -> bool {
         match self {
             Self::Http1(content) => content.is_end_stream(),
@@ -49,8 +49,8 @@ impl WireContent {
         }
     }
 
-    /// The exchange is over: lets go of its connection in HTTP/1.1, and sends no more content of
-    /// the request in HTTP/2.
+    /// Called when the exchange is over: releases the connection in HTTP/1.1, and stops the request
+    /// content in HTTP/2.
     pub(super) fn end(&mut self) {
         match self {
             Self::Http1(content) => content.close(),

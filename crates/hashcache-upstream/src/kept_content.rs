@@ -1,12 +1,12 @@
-//! Content of a request that is kept until the origin answers, so that it can be sent again if the
+//! Request content that is kept until the origin answers, so that it can be sent again if the
 //! origin has not processed the request.
 //!
-//! Made by `attempt` for requests on connections that others use or have used: in HTTP/2 an origin
-//! can refuse a request of which content was sent already (REFUSED_STREAM, GOAWAY). The connection
-//! polls the content through `RequestBody`, and drops it with the refused request; the stream of
-//! the client's content survives here.
+//! Made by `attempt` for requests on connections that other requests use or have used: in HTTP/2 an
+//! origin can refuse a request after a part of the content was sent (REFUSED_STREAM, GOAWAY). The
+//! connection polls the content through `RequestBody`, and drops it with the refused request; the
+//! stream of the client's content survives here.
 //!
-//! Invariant: each attempt sends all content from its first byte, or there is no further attempt:
+//! Invariant: each attempt sends all content from the first byte, or there is no further attempt:
 //! content that does not fit is passed on and no longer kept.
 //! Cost: references to the parts, memory for at most `KEPT_MAX` bytes of them, and a copy of parts
 //! below 1 KiB, which would keep larger buffers alive.
@@ -22,19 +22,20 @@ use hashcache_base::share::SpareMemory;
 use http::header::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
-/// The error of a client's content.
+/// An error in a client's content.
 pub(crate) type ContentError = Box<dyn StdError + Send + Sync>;
 
 /// Content that arrives while it is polled.
 pub(super) type ContentStream = Pin<Box<dyn Body<Data = Bytes, Error = ContentError>>>;
 
-/// What is polled in one attempt.
+/// The content as polled in an attempt.
 pub(super) struct KeptContent {
     kept: Rc<RefCell<Kept>>,
     attempt: u32,
 }
 
-/// The right to send the content once more. Dropped without use, it ends the keeping.
+/// The right to send the content once more. If it is dropped without use, the content is no longer
+/// kept.
 pub(super) struct Recall(Option<Rc<RefCell<Kept>>>);
 
 struct Kept {
@@ -46,7 +47,7 @@ struct Kept {
     /// Maximum number of bytes to keep; `None`: nothing is kept any more.
     room: Option<usize>,
     attempt: u32,
-    /// The stream has ended.
+    /// The stream is complete.
     has_end: bool,
     memory: Option<SpareMemory>,
 }
@@ -57,7 +58,7 @@ enum Part {
     Trailers(HeaderMap),
 }
 
-/// How many bytes are to be kept of content with this size.
+/// Number of bytes to keep for content with this size.
 pub(super) fn kept_bytes(size: &SizeHint) -> usize {
     let length = size.exact().and_then(|length| usize::try_from(length).ok());
     length.map_or(KEPT_MAX, |length| length.min(KEPT_MAX))
@@ -86,7 +87,7 @@ impl KeptContent {
         Recall(Some(Rc::clone(&self.kept)))
     }
 
-    /// The next frame of this attempt.
+    /// Polls the next frame for this attempt.
     pub(super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -113,13 +114,13 @@ impl KeptContent {
         polled
     }
 
-    /// Whether all content was polled.
+    /// Returns true if all content was polled.
     pub(super) fn is_end_stream(&self) -> bool {
         let kept = self.kept.borrow();
         kept.next == kept.parts.len() && (kept.has_end || kept.stream.is_end_stream())
     }
 
-    /// The size of what is left for this attempt.
+    /// The size of the content that is left for this attempt.
     pub(super) fn size_hint(&self) -> SizeHint {
         let kept = self.kept.borrow();
         let left = kept.parts[kept.next..]
@@ -136,8 +137,8 @@ impl KeptContent {
 }
 
 impl Recall {
-    /// The content from its first byte; `None` if some of it was not kept. If something still polls
-    /// the content of the attempt before, that ends with an error.
+    /// Returns the content from the first byte; `None` if some of it was not kept. Another poll of
+    /// the previous attempt's content returns an error.
     pub(super) fn again(mut self) -> Option<KeptContent> {
         let kept = self.0.take()?;
         let attempt = {
@@ -182,7 +183,7 @@ impl Kept {
         }
     }
 
-    /// Gives up parts that are not needed again.
+    /// Drops parts that are not needed again.
     fn forget_sent(&mut self) {
         if self.room.is_none() {
             self.parts.drain(..self.next);
@@ -202,7 +203,7 @@ impl Part {
         }
     }
 
-    /// Bytes of content.
+    /// Content bytes.
     fn bytes(&self) -> usize {
         match self {
             Self::Data(data) => data.len(),
@@ -211,13 +212,13 @@ impl Part {
     }
 }
 
-/// Content that is kept of one request, bytes. h2 polls one frame more than fits into the
-/// window of the stream, which is 64 KiB unless the origin announces another one. An origin that
-/// processes the request lets more than that arrive, and then cannot refuse it any more.
+/// Maximum content bytes that are kept for a request. h2 polls one frame more than fits into the
+/// window of the stream, which is 64 KiB unless the origin announces another size. An origin that
+/// processes the request lets more than that arrive, and can no longer refuse the request.
 const KEPT_MAX: usize = 256 << 10;
-/// Maximum number of kept parts, for content that arrives in small ones.
+/// Maximum number of kept parts, for content that arrives in small parts.
 const PARTS_MAX: usize = 1024;
-/// Parts below this are copied: they may be a small piece of a large buffer.
+/// Parts smaller than this are copied: they may be a small piece of a large buffer.
 const COPIED_MAX: usize = 1 << 10;
 
 #[cfg(test)]

@@ -1,26 +1,26 @@
-//! Upstream: one request to an origin or a peer, and its response.
+//! Upstream: sends a request to an origin or a peer, and returns the response.
 //!
-//! `fetch` and `request` of the proxy call [`Upstream::try_send`]. In the order of a request:
-//! `permits` limits the busy connections. `pool` has an idle connection (`pinned` has those of
-//! clients that have logged in), or `connect` opens one (`unreachable` remembers failures, `dns`
-//! finds the addresses, `hashcache_base::net` checks them; for https `tls` does the handshake;
-//! `proxied` asks a peer for a tunnel, `gateway` speaks other protocols than HTTP, and `channel` is
-//! a socket, such a tunnel or a gateway). `http1` writes the request (`request_body` is its
-//! content) and reads the head, `framing` checks it, and `response_body` is the content (`incoming`
-//! as it arrives; `unframe` reads that of links). `http2` keeps HTTP/2 connections, on which h2
-//! does what `http1` does (`field_blocks` repairs what h2 cannot read). `attempt` chooses the
-//! connection for each attempt and decides whether there is another one, for which `kept_content`
-//! has the request's content. `linked` and `linked_requests` do the same on the link to a parent.
+//! The proxy's `fetch` and `request` call [`Upstream::try_send`]. A request passes these modules in
+//! this order: `permits` limits the busy connections. `pool` has an idle connection (`pinned` has
+//! the connections of logged-in clients), or `connect` opens a new connection (`unreachable`
+//! remembers failures, `dns` finds the addresses, `hashcache_base::net` checks them; for https
+//! `tls` does the handshake; `proxied` makes a tunnel through a peer, `gateway` speaks protocols
+//! other than HTTP, and `channel` is a socket, such a tunnel or a gateway). `http1` writes the
+//! request (`request_body` is the content) and reads the head, `framing` checks the head, and
+//! `response_body` is the content (`incoming` as it arrives; `unframe` reads content from links).
+//! `http2` keeps HTTP/2 connections, on which h2 does the same work as `http1` (`field_blocks`
+//! repairs field blocks that h2 cannot read). `attempt` chooses the connection for each attempt and
+//! decides about another attempt, for which `kept_content` has the request content. `linked` and
+//! `linked_requests` do the same on the link to a parent.
 //!
-//! `peer` is another cache, with its health and what its digest says; `offline` finds out whether
-//! the line is up.
+//! `peer` is another cache, with health and digest; `offline` finds out whether the line is up.
 //!
 //! There is one `Upstream` per core; connections stay on the core that opened them. DNS cache,
 //! permits and access rules are shared through [`UpstreamShared`].
 //!
 //! Invariant: a request is sent again only if it has no content, is idempotent, was sent on a
-//! connection that other requests use or have used, and no byte was received; or if the origin says
-//! that it did not process the request. Cost: no allocation that grows with content.
+//! connection that other requests use or have used, and no byte was received; or if the origin
+//! signals that it did not process the request. Cost: no allocation that grows with content.
 
 pub mod announced;
 mod attempt;
@@ -115,13 +115,13 @@ pub struct UpstreamShared {
     pub names: DnsCache,
     /// Access rules for destinations.
     pub destinations: Destinations,
-    /// The addresses of this host.
+    /// This host's addresses.
     pub own: OwnAddresses,
     /// The listeners of this process, which clients must not reach through the proxy.
     pub listeners: Arc<[SocketAddr]>,
     /// Recently unreachable origins.
     pub unreachable: UnreachableCache,
-    /// The line to the Internet, which hears of connections to origins.
+    /// The line to the Internet, which is notified about connections to origins.
     pub line: Arc<Line>,
     /// The trusted certificate authorities.
     pub trust: Trust,
@@ -135,7 +135,7 @@ pub struct UpstreamShared {
     pub limits: Arc<Limits>,
     /// Our member of Via in requests for tunnels.
     pub via: HeaderValue,
-    /// Servers that are told the client.
+    /// Servers that get a PROXY header with the address of the client.
     pub announced: Arc<[Origin]>,
 }
 
@@ -158,11 +158,12 @@ pub struct Upstream {
 /// A response whose head has arrived.
 #[derive(Debug)]
 pub struct UpstreamExchange {
-    /// The head, without Transfer-Encoding and with at most one Content-Length, and the content.
+    /// The head, without Transfer-Encoding and with at most a single Content-Length, and the
+    /// content.
     pub response: Response<ResponseBody>,
     /// The address that answered.
     pub peer: SocketAddr,
-    /// Whether the connection had served another request before.
+    /// True if the connection had served another request before.
     pub reused: bool,
     /// Time from handing the request to the connection to the head.
     pub head_time: Duration,
@@ -170,12 +171,12 @@ pub struct UpstreamExchange {
     pub upgrade: Option<Upgrade>,
 }
 
-/// An upgraded connection; holds its permit until dropped.
+/// An upgraded connection; holds the permit until dropped.
 #[derive(Debug)]
 pub struct Upgrade {
     /// The connection.
     pub stream: Switched,
-    /// The permit of the connection.
+    /// The connection's permit.
     pub permit: Permit,
 }
 
@@ -184,7 +185,7 @@ pub struct Upgrade {
 pub struct SendFailure {
     /// The reason.
     pub failure: Failure,
-    /// The address of the server, if a connection was made.
+    /// The server's address, if a connection was made.
     pub peer: Option<SocketAddr>,
     /// Bytes received before the failure.
     pub origin_bytes: u64,
@@ -193,26 +194,27 @@ pub struct SendFailure {
 /// Called for interim responses; `100 Continue` is not among them.
 pub type Informational = Rc<dyn Fn(StatusCode, HeaderMap)>;
 
-/// How a request is sent.
+/// Options for sending a request.
 #[derive(Clone, Default)]
 pub struct SendOptions {
     /// Called for each interim response except 100, before the final response is returned.
     pub informational: Option<Informational>,
     /// The client whose share is used; `None`: the proxy's own request.
     pub client: Option<Share>,
-    /// The ends of that client's connection, for servers that want to be told.
+    /// Both addresses of that client's connection, for servers that want a PROXY header.
     pub ends: Option<ClientEnds>,
-    /// The request is sent to a peer with the whole URL.
+    /// For a peer: the request is sent with the whole URL.
     pub absolute: Option<AbsoluteForm>,
-    /// Limit on connecting, if it is shorter than the usual one: another hop is left to try.
+    /// Limit on connecting, if it is shorter than the usual limit: another hop is left to try.
     pub connect_time: Option<Duration>,
-    /// Limit on waiting for a permit, if it is shorter than the usual one.
+    /// Limit on waiting for a permit, if it is shorter than the usual limit.
     pub permit_time: Option<Duration>,
-    /// How the request uses a link, if it is sent on one.
+    /// How the request uses a link, if it is sent on a link.
     pub link: LinkCoding,
-    /// What it has to do with hints there.
+    /// How the request takes part in hints on that link.
     pub hints: HintUse,
-    /// Whether it has or follows a login that belongs to its connection.
+    /// How the request uses upstream connections, if it has, follows or may be offered a login that
+    /// belongs to its connection.
     pub pinning: Pinning,
 }
 
@@ -221,18 +223,18 @@ pub struct SendOptions {
 pub struct AbsoluteForm {
     /// The peer.
     pub peer: Arc<Peer>,
-    /// The origin of the resource.
+    /// The resource's origin.
     pub origin: Origin,
-    /// What the peer is to do.
+    /// The work that the peer is to do.
     pub wanted: Wanted,
 }
 
-/// What a peer is to do for a request.
+/// The work that a peer is to do for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Fetch what it does not have.
+    /// Fetch the response if it is not in the store.
     Fetched,
-    /// Answer from its store, or with 504. The request has no fields that identify the client.
+    /// Answer from the store, or with 504. The request has no fields that identify the client.
     Stored,
 }
 
@@ -240,7 +242,7 @@ pub enum Wanted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Announces {
     Nobody,
-    /// The client of its one request.
+    /// The client of the only request on that connection.
     Client,
 }
 
@@ -254,7 +256,7 @@ pub struct Unanswered {
 }
 
 impl UpstreamShared {
-    /// The state that the cores of a process share.
+    /// Makes the state that the cores of a process share.
     pub fn new(
         names: DnsCache,
         destinations: Destinations,
@@ -288,8 +290,8 @@ impl UpstreamShared {
 }
 
 impl Upstream {
-    /// An `Upstream` for the calling core. It spawns local tasks: the core runs a `LocalRuntime` or
-    /// a `LocalSet`.
+    /// Makes an `Upstream` for the calling core. It spawns local tasks, so the core must run a
+    /// `LocalRuntime` or a `LocalSet`.
     pub fn new(shared: &UpstreamShared) -> Self {
         let UpstreamShared {
             names,
@@ -331,16 +333,16 @@ impl Upstream {
         }
     }
 
-    /// The same, with buffers reserved in the budget of `cache`.
+    /// Makes this `Upstream` reserve the buffers in the budget of `cache`.
     pub fn within(mut self, cache: &Cache) -> Self {
         self.pool.set_memory(cache.stats().memory_limit_bytes);
         self.memory = Some(cache.clone());
         self
     }
 
-    /// A channel to `to` for a tunnel. It needs no permit: a tunnel is limited by its client's
-    /// connection, and 64 tunnels to one popular host are normal. `via` is for a peer that makes
-    /// the tunnel: the members of Via, our own included; `None`: our own alone.
+    /// Opens a channel to `to` for a tunnel. A tunnel needs no permit: the client's connection is
+    /// the limit, and 64 tunnels to a popular host are normal. `via` is for a peer that makes the
+    /// tunnel: the members of Via, our own included; `None`: only our own.
     pub async fn connect(
         &self,
         to: &Endpoint,
@@ -371,7 +373,7 @@ impl Upstream {
         Ok((channel.holding(memory), address))
     }
 
-    /// Memory for what `client` begins; `None` without accounting.
+    /// Reserves memory for `client`; `None` without accounting.
     fn reserve(&self, client: Option<&Share>, bytes: u64) -> Result<Option<Reservation>, Failure> {
         let Some(cache) = &self.memory else {
             return Ok(None);
@@ -380,7 +382,7 @@ impl Upstream {
         held.map(Some).ok_or(Failure::UpstreamLimit)
     }
 
-    /// A tunnel to `to` that `peer` makes.
+    /// Opens a tunnel to `to` through `peer`.
     async fn connect_through(
         &self,
         peer: &Peer,
@@ -389,8 +391,8 @@ impl Upstream {
         limit: Option<Duration>,
     ) -> Result<(Channel, SocketAddr), Failure> {
         let (mut socket, address) = self.connect_peer(peer, limit).await?;
-        // The peer connects to the origin within this time, so it has a limit of its own to wait
-        // for. While another hop is left, a slow origin is not waited for as long.
+        // The peer connects to the origin within this time, so this wait has a separate limit.
+        // While another hop is left, a slow origin gets less time.
         let limit = match limit {
             Some(_) => self.limits.connect_time,
             None => self.limits.connect_time * 2,
@@ -401,7 +403,7 @@ impl Upstream {
         Ok((Channel::tunnel(socket, begun), address))
     }
 
-    /// A connection to `peer`, with TLS if it wants that.
+    /// Opens a connection to `peer`, with TLS if the peer needs TLS.
     async fn connect_peer(
         &self,
         peer: &Peer,
@@ -428,7 +430,7 @@ impl Upstream {
         Ok((PeerSocket::Tls(Box::new(handshake.await?)), address))
     }
 
-    /// What connections to `to` begin with.
+    /// Decides whether connections to `to` start with a PROXY header.
     fn announces(&self, to: &Endpoint) -> Announces {
         let is_it =
             |server: &Origin| server.scheme == to.scheme && server.authority == to.authority;
@@ -440,7 +442,7 @@ impl Upstream {
         }
     }
 
-    /// Tells the server of a new connection which client it is for, if the server wants that.
+    /// Sends the PROXY header on a new connection, if the server wants that header.
     async fn announce(
         &self,
         to: &Endpoint,
@@ -449,7 +451,7 @@ impl Upstream {
     ) -> Result<(), Failure> {
         match self.announces(to) {
             Announces::Nobody => Ok(()),
-            // It fits into the empty buffer of the socket.
+            // The header fits into the empty buffer of the socket.
             Announces::Client => {
                 let written = connection.write_all(&announced::header(ends)).await;
                 written.map_err(|_| Failure::ConnectionTerminated)
@@ -457,29 +459,29 @@ impl Upstream {
         }
     }
 
-    /// The addresses of the host of `peer`.
+    /// Looks up the addresses of `peer`'s host.
     pub async fn addresses(&self, peer: &Peer) -> Result<dns::Addresses, Failure> {
         let host = &peer.settings.url.authority.host;
         self.connector.addresses(host, None).await
     }
 
-    /// Whether `address` is one of those of `host`, which `client` has named. A name that cannot be
-    /// looked up has none.
+    /// Returns true if `address` is among the addresses of `host`, which `client` has named. A name
+    /// that cannot be resolved has no addresses.
     pub async fn leads_to(&self, host: &Host, address: IpAddr, client: Network) -> bool {
         let is_it = |it: &IpAddr| it.to_canonical() == address.to_canonical();
         let addresses = self.connector.addresses(host, Some(client)).await;
         addresses.is_ok_and(|addresses| addresses.iter().any(is_it))
     }
 
-    /// Whether `origin` can be reached now. What is remembered of it does not count.
+    /// Returns true if `origin` can be reached now. Remembered failures do not count.
     pub async fn reaches(&self, origin: &Authority) -> bool {
         self.connector.reaches(origin, PROBE_TIME).await
     }
 
-    /// Asks `peer` for its options, and notes in its health whether it answers, whatever it says.
+    /// Sends OPTIONS to `peer`, and notes in the peer's health whether it answers, with any status.
     pub async fn probe(&self, peer: &Peer) {
         if let Some(link) = &peer.link {
-            // Its PINGs find out whether the parent answers.
+            // The link's PINGs find out whether the parent answers.
             if link.is_up() {
                 peer.note_success();
             } else {
@@ -498,19 +500,18 @@ impl Upstream {
         }
     }
 
-    /// Idle connections of this core.
+    /// Number of idle connections on this core.
     #[cfg(test)]
     pub(crate) fn idle(&self) -> usize {
         self.pool.len()
     }
 
-    /// Sends `request` to `to` and waits for the head of the response.
+    /// Sends `request` to `to` and waits for the response head.
     ///
-    /// The target is sent in origin-form, or with the whole URL if `options.absolute` says so,
-    /// whatever the URI contains. A request with content and
-    /// `Expect: 100-continue` holds its content back until a 100 arrives, 1 s passes, or a final
-    /// response arrives, after which the content is never sent.
-    /// If no byte of the request was sent, the failure has the request.
+    /// The target is sent in origin-form, or with the whole URL if `options.absolute` is set,
+    /// whatever the URI contains. A request with content and `Expect: 100-continue` holds the
+    /// content back until a 100 arrives, 1 s passes, or a final response arrives, after which the
+    /// content is never sent. If no byte of the request was sent, the failure has the request.
     pub async fn try_send(
         &self,
         to: &Endpoint,
@@ -531,7 +532,8 @@ impl Upstream {
         };
         let link = options.absolute.as_ref();
         if let Some(link) = link.and_then(|form| form.peer.link.as_ref()) {
-            // On the heap, like all that few requests need: each one would keep room for it.
+            // On the heap, as for every rare path: otherwise each request would keep room for this
+            // future.
             let sending = self.send_linked(link, to, (request, permit), options);
             return Box::pin(sending).await;
         }
@@ -550,7 +552,7 @@ impl Upstream {
             };
             let conn = match (opening, before.take()) {
                 (Ok(conn), _) => conn,
-                // The last attempt was to be in HTTP/1.1; the one before says more.
+                // The last attempt was to use HTTP/1.1; the failure before is more exact.
                 (Err(failed), Some(before)) if failed.failure == http2::NEEDED => {
                     return Err(Unanswered::unsent(before, request));
                 }
@@ -575,7 +577,8 @@ impl Upstream {
                     let Some(again) = sent_request.or(copied) else {
                         return Ok(exchange);
                     };
-                    // On another connection, it may reach the right server (RFC 9110, 15.5.20).
+                    // On another connection, the request may reach the right server (RFC 9110,
+                    // 15.5.20).
                     if let Some(conn) = &http2_conn {
                         self.http2_conns.retire(to, conn);
                     }
@@ -607,13 +610,13 @@ impl Upstream {
                     (again, failed.permit, way)
                 }
             };
-            // The request was prepared for one HTTP version; prepare it again for the other.
+            // The last attempt may have used another HTTP version: prepare the request again.
             request = prepare(again, to, options, announces);
         }
         Err(SendFailure::from(Failure::Internal("attempts have no end")).into())
     }
 
-    /// Sends a request that has or follows a login, on the connection of its client.
+    /// Sends a request that has or follows a login, on the connection of that client.
     async fn send_pinned(
         &self,
         to: &Endpoint,
@@ -622,7 +625,7 @@ impl Upstream {
     ) -> Result<UpstreamExchange, Unanswered> {
         let turn = options.pinning.turn();
         if turn.is_some() && options.absolute.is_some() {
-            // A parent cannot know otherwise that this connection has one client.
+            // Without this field a parent cannot know that this connection has one client.
             say_keeps_login(request.headers_mut());
         }
         let has_credentials = logs_in_connection(request.headers());
@@ -642,8 +645,9 @@ impl Upstream {
         if let Some(turn) = turn {
             turn.begin(has_credentials);
         }
-        // The server may close a connection while it is idle. Then the request begins anew on
-        // another one, as that of a client without a login, unless it belongs to a challenge.
+        // The server may close a connection while it is idle. In this case send the request on
+        // another connection, as for a client without a login, unless the request belongs to a
+        // challenge.
         let may_move = is_kept && !is_half_done;
         let copy = (may_move && is_repeatable(&request)).then(|| copy_of(&request));
         let mut failed = match self.exchange(conn, to, request, permit, options).await {
@@ -663,8 +667,9 @@ impl Upstream {
         sent.await.map_err(|failed| failed.failed.into())
     }
 
-    /// A connection that no other request shares. It is in HTTP/1.1 wherever the origin takes that:
-    /// servers refuse such logins in HTTP/2 (HTTP_1_1_REQUIRED in RFC 9113, section 7).
+    /// Opens a connection that no other request shares. It uses HTTP/1.1 wherever the origin takes
+    /// that version: servers refuse such logins in HTTP/2 (HTTP_1_1_REQUIRED in RFC 9113, section
+    /// 7).
     async fn open_for_login(
         &self,
         to: &Endpoint,
@@ -673,7 +678,7 @@ impl Upstream {
     ) -> Result<UpstreamConn, SendFailure> {
         let way = match OddTarget::of(request) {
             None => Way::Http1ForMemory,
-            // HTTP/2 would send it to `/`.
+            // HTTP/2 would send the request to `/`.
             Some(_) => Way::Http1,
         };
         let opened = self.open(to, way, request, options).await?;
@@ -683,7 +688,7 @@ impl Upstream {
         Ok(opened)
     }
 
-    /// As `try_send`, for tests.
+    /// As [`Self::try_send`], for tests.
     #[cfg(test)]
     pub(crate) async fn send(
         &self,
@@ -709,7 +714,7 @@ impl Upstream {
         .unwrap_or(Err(Failure::UpstreamLimit))
     }
 
-    /// A new HTTP/1.1 connection.
+    /// Opens a new HTTP/1.1 connection.
     async fn open_own(
         &self,
         to: &Endpoint,
@@ -737,7 +742,8 @@ impl Upstream {
         Ok(UpstreamConn::new(secured, peer, memory, &self.limits))
     }
 
-    /// A server of another protocol than HTTP, as an origin.
+    /// Starts a gateway session with a server of a protocol other than HTTP. The session behaves
+    /// like an origin.
     async fn begin_gateway(
         &self,
         to: &Endpoint,
@@ -765,7 +771,7 @@ impl Upstream {
         Ok((gateway::start(session, socket).into(), address))
     }
 
-    /// Memory for an HTTP/1.1 connection that has read nothing yet.
+    /// Reserves memory for an HTTP/1.1 connection that has read nothing yet.
     fn narrow(&self, to: &Endpoint, client: Option<&Share>) -> Result<ReadMemory, Failure> {
         let Some(cache) = &self.memory else {
             return Ok(ReadMemory::uncounted());
@@ -784,7 +790,7 @@ impl Upstream {
             return Ok(Transport::Plain(channel));
         }
         let limit = self.limits.connect_time;
-        // Through a peer, nothing is known about the address of the origin.
+        // Through a peer, nothing is known about the origin's address.
         let address = channel.server_address().filter(|_| to.through.is_none());
         let connected = (channel, address);
         let handshake = self
@@ -797,17 +803,18 @@ impl Upstream {
                 let not_after = || tls::not_after(stream);
                 self.verified.renew(&to.authority, now, not_after);
             }
-            // The host refuses us, perhaps for lack of a client certificate. Forget it, so that the
-            // next CONNECT verifies it again. A bad certificate is no reason to forget the host: a
-            // captive portal on a broken line shows one for every host.
+            // The host refuses us, perhaps because a client certificate is missing. Forget the
+            // host, so that the next CONNECT verifies it again. A bad certificate is no reason to
+            // forget the host: a captive portal on a broken line shows such a certificate for every
+            // host.
             Err(Failure::TlsAlert(_)) => self.verified.forget(&to.authority),
             Err(_) => {}
         }
         Ok(Transport::Tls(Box::new(shaken?)))
     }
 
-    /// Verifies the certificate of `host` and returns its end, with a handshake on `channel`, which
-    /// is used for nothing else.
+    /// Verifies the certificate of `host` and returns the time when it expires. Does a handshake on
+    /// `channel`, which is used for nothing else.
     pub async fn verify(&self, host: &Host, channel: Channel) -> Result<UnixTime, Unverified> {
         let limit = self.limits.connect_time;
         self.trust.verify(host, channel, limit).await
@@ -815,19 +822,20 @@ impl Upstream {
 }
 
 impl UpstreamExchange {
-    /// Whether the connection takes another request after this response, as far as the server says.
+    /// Returns true if the connection takes another request after this response, according to the
+    /// server.
     pub fn may_leave_connection(&self) -> bool {
         keeps_connection(self.response.version(), self.response.headers())
             && self.response.body().may_leave_connection()
     }
 
-    /// Whether the origin answered 421: this connection does not serve the authority.
+    /// Returns true if the origin answered 421: this connection does not serve the authority.
     fn is_misdirected(&self) -> bool {
         self.response.status() == StatusCode::MISDIRECTED_REQUEST
     }
 }
 
-/// Notes in the health of `peer` what became of a tunnel.
+/// Notes a tunnel result in `peer`'s health.
 fn note_tunnel<T>(peer: &Peer, tunnel: &Result<T, Failure>) {
     match tunnel {
         Err(Failure::PeerStatus { status: 407 }) => {
@@ -837,7 +845,8 @@ fn note_tunnel<T>(peer: &Peer, tunnel: &Result<T, Failure>) {
             );
             peer.note_success();
         }
-        // Any answer shows that the peer is there; the rest is between it and the origin.
+        // Any answer shows that the peer is there; other errors are between the peer and the
+        // origin.
         Ok(_) | Err(Failure::PeerStatus { .. }) => peer.note_success(),
         Err(failure) => peer.note_failure(failure),
     }
@@ -904,8 +913,8 @@ fn prepare(
     Request::from_parts(head, body)
 }
 
-/// Makes a request one that is answered from the store or not at all. A second call changes
-/// nothing.
+/// Adds `only-if-cached`, so that the peer answers from its store or not at all, and removes Cookie
+/// and Referer. A second call changes nothing.
 fn only_if_cached(fields: &mut HeaderMap) {
     fields.remove(header::COOKIE);
     fields.remove(header::REFERER);
@@ -916,8 +925,8 @@ fn only_if_cached(fields: &mut HeaderMap) {
     }
 }
 
-/// The URL for absolute-form. For `OPTIONS *` it should have no path (RFC 9112, section 3.2.4), but
-/// `Uri` writes `/`: the origin is asked for its options at `/` then.
+/// Builds the URL for absolute-form. For `OPTIONS *` the URL should have no path (RFC 9112, section
+/// 3.2.4), but `Uri` writes `/`: in this case the request is about the options of `/`.
 fn whole_url(scheme: Scheme, host: &str, target: PathAndQuery) -> Uri {
     let url = Uri::builder().scheme(scheme.as_str()).authority(host);
     let url = match target.as_str() {
@@ -929,12 +938,12 @@ fn whole_url(scheme: Scheme, host: &str, target: PathAndQuery) -> Uri {
     url.build().unwrap_or_else(|_| Uri::from(target))
 }
 
-/// Whether a request may be sent again although the server may have seen it.
+/// Returns true if a request may be sent again although the server may have seen it.
 fn is_repeatable(request: &Request<RequestBody>) -> bool {
     request.body().is_empty() && request.method().is_idempotent()
 }
 
-/// A copy of a request without content.
+/// Copies a request without the content.
 pub fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
     let mut copy = Request::new(RequestBody::empty());
     *copy.method_mut() = request.method().clone();
@@ -948,7 +957,7 @@ pub fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
 }
 
 impl SendFailure {
-    /// Whether the failure looks like that of a connection that was closed while idle.
+    /// Returns true if the failure looks like a connection that was closed while idle.
     fn is_stale_connection(&self) -> bool {
         self.failure == Failure::ConnectionTerminated && self.origin_bytes == 0
     }
@@ -995,7 +1004,8 @@ impl fmt::Debug for SendOptions {
     }
 }
 
-/// How long a peer may take to accept the connection of a probe.
+/// Maximum time for a probe: until a peer has answered, or until an origin has accepted the
+/// connection.
 const PROBE_TIME: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! Links to parents: makes the connection, and sends requests and tunnels on it.
 //!
-//! `server/links` of the proxy calls [`Upstream::open_link`] on its thread and keeps what it
-//! returns in the peer; all cores then send on that one connection, through [`ParentLink`].
-//! `linked_requests` sends requests, `Upstream::connect` asks for tunnels.
+//! The proxy's `server/links` calls [`Upstream::open_link`] on a thread there and keeps the result
+//! in the peer; all cores then send on that single connection, through [`ParentLink`].
+//! `linked_requests` sends requests, `Upstream::connect` makes tunnels.
 //!
-//! Invariants: nothing of a request is sent before the parent has shown the pinned key, and none is
-//! before the parent has accepted ours: in TLS 1.3 it says so only by its first bytes after the
-//! handshake. Content that a core stops sending is an error, never the end of a request.
-//! Cost: the windows of the connection, reserved in the budget as long as its socket is open.
+//! Invariants: no byte of a request is sent before the parent has shown the pinned key and has
+//! accepted our key: in TLS 1.3 the parent shows this only by the first bytes after the handshake.
+//! If a core stops sending content, this is an error, never the end of a request.
+//! Cost: the windows of the connection, reserved in the budget as long as the socket is open.
 
 pub(crate) mod attempts;
 pub(crate) mod framed;
@@ -66,24 +66,25 @@ use super::request_body::RequestBody;
 use super::{Upstream, tls};
 use crate::peer::Peer;
 
-/// An open connection to a parent that has accepted it.
+/// An open connection to a parent that has accepted us.
 #[derive(Debug)]
 pub struct OpenedLink {
     /// For the streams.
     pub connection: NewConnection,
-    /// To be polled for as long as the link is used.
+    /// Must be polled for as long as the link is used.
     pub line: LinkLine,
 }
 
-/// What is below the streams of a link. The connection ends when all senders and streams are gone.
+/// The connection below the streams of a link. It is closed when all senders and streams are
+/// dropped.
 #[derive(Debug)]
 pub struct LinkLine {
-    /// Drives the connection until it ends.
+    /// Drives the connection until it is closed.
     driver: JoinHandle<Option<Failure>>,
     signals: Arc<Signals>,
 }
 
-/// What the bytes from the parent have shown.
+/// Signals from the parent's bytes.
 #[derive(Debug, Default)]
 struct Signals {
     heard: AtomicBool,
@@ -92,17 +93,18 @@ struct Signals {
     changed: Notify,
 }
 
-/// Why a connection takes no more requests.
+/// The reason why a connection takes no more requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEnd {
-    /// The parent ends it when the requests in progress are done.
+    /// GOAWAY: the parent closes the connection after the requests in progress.
     GoesAway,
-    /// It has ended.
+    /// The connection is closed.
     Broken(Failure),
 }
 
 impl LinkLine {
-    /// Resolves when the connection takes no more requests. Those in progress go on after GOAWAY.
+    /// Resolves when the connection takes no more requests. After GOAWAY, requests in progress
+    /// continue.
     pub async fn ended(&mut self) -> LinkEnd {
         loop {
             let changed = self.signals.changed.notified();
@@ -124,10 +126,10 @@ impl LinkLine {
 }
 
 impl Upstream {
-    /// Connects to `peer`, with which there is to be a link; a part of its budget is reserved.
+    /// Opens the connection for a link to `peer`; reserves a part of the budget for it.
     ///
     /// # Errors
-    /// There is no connection, or one side does not accept the key of the other.
+    /// There is no connection, or either side does not accept the key of the other side.
     pub async fn open_link(&self, peer: &Peer, link: &ParentLink) -> Result<OpenedLink, Failure> {
         let to = Endpoint::of_peer(peer);
         let windows = match &self.memory {
@@ -172,14 +174,14 @@ impl Upstream {
             let ended = |_| Failure::Link(LinkFault::Ended);
             let (sender, mut connection) = shaken.map_err(ended)?;
             tokio::select! {
-                // Its reason is that of hyper, which has lost the error of TLS.
+                // The error here is from hyper, which has lost the TLS error.
                 _ = &mut connection => return Err(signals.fault()),
                 () = signals.heard() => {}
             }
             // The first bytes are those settings.
             let streams = connection.current_max_send_streams();
             let driver = tokio::task::spawn_local(async move {
-                // After GOAWAY it ends before the last streams, and before the socket.
+                // After GOAWAY it returns before the last streams and the socket are closed.
                 let ended = connection.await;
                 ended.err().map(|_| Failure::ConnectionTerminated)
             });
@@ -197,7 +199,7 @@ impl Upstream {
         opened.unwrap_or(Err(Failure::ConnectTimeout(limit)))
     }
 
-    /// A tunnel to `to` that the parent at the other end of `link` makes.
+    /// Opens a tunnel to `to` through the parent at the other end of `link`.
     pub(super) async fn connect_linked(
         &self,
         (peer, link): (&Peer, &ParentLink),
@@ -214,8 +216,8 @@ impl Upstream {
         Ok((channel, address))
     }
 
-    /// The same for a forwarded port: offers to code the stream in chunks. The parent's answer;
-    /// `None`: it takes no such offer, and the bytes pass unchanged.
+    /// As `connect_linked`, for a forwarded port: offers to code the stream in chunks. Returns the
+    /// parent's answer; `None`: the parent ignores the offer, and the bytes pass unchanged.
     pub async fn connect_chunked(
         &self,
         (peer, link): (&Peer, &ParentLink),
@@ -243,8 +245,8 @@ impl Upstream {
         let memory = self.reserve(client, hashcache_link::TUNNEL_BYTES)?;
         let permit = self.tunnel_permit(peer, limit, client).await?;
         let wait = limit.unwrap_or(self.limits.connect_time);
-        // As through other parents: the parent connects within `connect_time` itself. While no
-        // other hop is left, its answer may wait for its turn on the line.
+        // As through other parents: the parent connects within `connect_time`. While no other hop
+        // is left, the parent's answer may wait for a turn on the line.
         let limit = match limit {
             Some(_) => self.limits.connect_time,
             None => self.limits.connect_time * 2 + TURN_TIME,
@@ -290,7 +292,7 @@ impl Upstream {
         Ok((Channel::from(tunnel).holding(memory), address, answer))
     }
 
-    /// Memory for the content of `request`; `None` if it needs none.
+    /// Reserves memory for the content of `request`; `None` if the request has no content.
     pub(super) fn upload_memory(
         &self,
         request: &Request<RequestBody>,
@@ -303,7 +305,7 @@ impl Upstream {
         }
     }
 
-    /// Permission for one more tunnel over the link to `peer`.
+    /// Waits for permission for another tunnel over the link to `peer`.
     async fn tunnel_permit(
         &self,
         peer: &Peer,
@@ -318,7 +320,7 @@ impl Upstream {
 }
 
 impl Signals {
-    /// Waits for the first bytes of the parent: it has accepted our key.
+    /// Waits for the first bytes of the parent, which show that it has accepted our key.
     async fn heard(&self) {
         loop {
             let changed = self.changed.notified();
@@ -329,7 +331,7 @@ impl Signals {
         }
     }
 
-    /// Why the connection has ended before that.
+    /// Returns the reason why the connection was closed before that.
     fn fault(&self) -> Failure {
         Failure::Link(if self.refused.load(Relaxed) {
             LinkFault::NotAccepted
@@ -339,16 +341,16 @@ impl Signals {
     }
 }
 
-/// What a request for a tunnel says.
+/// Data for a tunnel request.
 #[derive(Clone, Copy)]
 struct TunnelTo<'a> {
     to: &'a Authority,
     via: &'a HeaderValue,
-    /// To code its bytes in chunks.
+    /// Offer to code the stream in chunks.
     offer: Option<ChunkField>,
 }
 
-/// The request for a tunnel.
+/// Builds the request for a tunnel.
 fn tunnel_request(peer: &Peer, tunnel: TunnelTo<'_>) -> Result<Request<LinkContent>, Failure> {
     let TunnelTo { to, via, offer } = tunnel;
     let mut request = Request::new(LinkContent::default());
@@ -367,7 +369,7 @@ fn tunnel_request(peer: &Peer, tunnel: TunnelTo<'_>) -> Result<Request<LinkConte
     Ok(request)
 }
 
-/// The limits on frames of a parent, which answers the requests of many users.
+/// Limits on frames from a parent, which answers requests from many users.
 fn limits_of_frames(limits: &Limits) -> Limits {
     Limits {
         frames: limits.frames.saturating_mul(hashcache_link::FRAMES_FACTOR),
@@ -383,11 +385,11 @@ fn builder(limits: &Limits, windows: Windows) -> Builder<LocalTasks> {
         .initial_stream_window_size(windows.stream)
         .initial_connection_window_size(windows.connection)
         .max_send_buf_size(hashcache_link::SEND_BUFFER)
-        // A head that is larger than h2 can skip ends the connection of all.
+        // h2 closes the shared connection for a head that is too large to skip.
         .max_header_list_size(
             u32::try_from(2 * HEADS_FACTOR * limits.head_bytes).unwrap_or(u32::MAX),
         )
-        // The parent allows as many; it tells so with its first bytes.
+        // The parent allows this number; the first bytes contain it.
         .initial_max_send_streams(hashcache_link::STREAMS)
         .keep_alive_interval(PING_AFTER)
         .keep_alive_timeout(PING_TIMEOUT)
@@ -395,31 +397,31 @@ fn builder(limits: &Limits, windows: Windows) -> Builder<LocalTasks> {
     builder
 }
 
-/// The failure for an error of the TLS handshake.
+/// Returns the failure for a TLS handshake error.
 fn refused(error: &io::Error) -> Failure {
     match tls_error(error) {
         Some(error) if is_not_pinned(error) => Failure::Link(LinkFault::OtherKey),
         Some(error) if is_refused(error) => Failure::Link(LinkFault::NotAccepted),
-        // An alert about the version or ALPN, or no TLS at all: this port is for something else.
+        // An alert about the version or ALPN, or no TLS at all: another service uses this port.
         Some(_) => Failure::Link(LinkFault::NoListener),
         None => Failure::Link(LinkFault::Ended),
     }
 }
 
-/// The error of TLS that lies below.
+/// Returns the TLS error inside `error`.
 fn tls_error(error: &io::Error) -> Option<&TlsError> {
     error.get_ref().and_then(|cause| cause.downcast_ref())
 }
 
-/// A request on its way over a link.
+/// A request on the way over a link.
 #[derive(Debug)]
 pub(super) struct LinkedStream {
     pub(super) stream: LinkStream,
-    /// For content.
+    /// Memory for content.
     _memory: Option<Reservation>,
-    /// When content of the request was sent, or the request itself.
+    /// Time when the request, or content of it, was last sent.
     last_sent: Rc<Cell<Instant>>,
-    /// Dropping it ends the upload, and so resets the stream if content is missing.
+    /// Dropping the sender stops the upload, and so resets the stream if content is missing.
     upload: Option<oneshot::Sender<()>>,
 }
 
@@ -433,12 +435,13 @@ impl LinkedStream {
         }
     }
 
-    /// The last time at which bytes of this request were sent.
+    /// Time when bytes of this request were last sent.
     pub(super) fn last_sent(&self) -> Instant {
         self.last_sent.get()
     }
 
-    /// Sends `request`, which has the whole URL. If nothing of it was sent, the error has it.
+    /// Sends `request`, which has the whole URL. If no byte of it was sent, the error has the
+    /// request.
     pub(super) fn send(
         &mut self,
         request: Request<RequestBody>,
@@ -450,7 +453,7 @@ impl LinkedStream {
         strip_for_http2(&mut head.headers);
         // hyper drops interim responses in HTTP/2, so content cannot wait for a 100.
         head.headers.remove(EXPECT);
-        // A client's own field of this name must not choose the resource.
+        // A client's own field with this name must not choose the resource.
         head.headers.remove(HASHCACHE_TARGET);
         if let Some(odd) = head.extensions.get::<OddTarget>()
             && let Ok(octets) = HeaderValue::from_bytes(odd.as_bytes())
@@ -470,8 +473,8 @@ impl LinkedStream {
             let turn = self.stream.sending();
             let feeding = feed((body, turn), sender, give_back, last_sent);
             spawn_local(async move {
-                // Content may be held for good, or its client may send nothing more: the
-                // stream would then stay open on a link that all clients share.
+                // Content may be held for good, or the client may send nothing more: the stream
+                // would then stay open on a link that all clients share.
                 tokio::select! {
                     biased;
                     _ = exchange => {}
@@ -512,8 +515,8 @@ impl LinkedStream {
     }
 }
 
-/// Sends the content of a request to the thread of the link, frame by frame as it is wanted. If
-/// none is wanted, gives it back.
+/// Sends request content to the link's thread, frame by frame on demand. If no content is wanted,
+/// gives it back.
 async fn feed(
     (mut body, turn): (RequestBody, SendTurn),
     sender: ContentSender,
@@ -522,11 +525,11 @@ async fn feed(
 ) {
     let ContentSender { pieces, wanted } = sender;
     if wanted.await.is_err() {
-        // Nobody may be waiting for it.
+        // The receiver may be gone.
         let _ = give_back.send(body);
         return;
     }
-    // What a turn had no room for, of the last frame.
+    // The rest of the last frame, if a turn had no room for the whole frame.
     let mut rest = Bytes::new();
     // An error of `reserve` means that the exchange is over.
     while let Ok(permit) = pieces.reserve().await {
@@ -557,7 +560,7 @@ async fn feed(
     }
 }
 
-/// A socket whose bytes are counted.
+/// A socket with byte counters.
 #[derive(Debug)]
 struct CountedSocket {
     socket: TcpStream,
@@ -622,7 +625,7 @@ impl AsyncWrite for CountedSocket {
     }
 }
 
-/// The frames of a link between TLS and hyper.
+/// The link frames between TLS and hyper.
 #[derive(Debug)]
 struct LinkIo<S> {
     stream: S,
@@ -681,7 +684,7 @@ impl<S: AsyncWrite + Unpin> LinkIo<S> {
         self.turn_frames.note_sent(bytes);
     }
 
-    /// Writes the frames that hyper knows nothing of.
+    /// Writes the frames that are unknown to hyper.
     fn poll_write_own(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.turn_frames.poll_write_own(&mut self.stream, cx)
     }
@@ -733,14 +736,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for LinkIo<S> {
     }
 }
 
-/// A parent may accept larger heads than this box, and adds fields of its own.
+/// A parent may accept larger heads than this box, and adds more fields.
 const HEADS_FACTOR: usize = 2;
-/// The windows of a link take at most this part of the budget.
+/// A link's windows take at most this part of the budget.
 const BUDGET_PART: u64 = 8;
-/// Memory of a link beside its windows: TLS, hyper's state and tables.
+/// Memory for a link beside the windows: TLS, hyper's state and tables.
 const BESIDE_BYTES: u64 = 256 << 10;
-/// Memory of a request's content on its way: one frame of a client's waits for the link's thread,
-/// and one with what h2 holds for the socket.
+/// Memory of a request's content on the way: a frame from the client waits for the link's thread,
+/// and another frame is with the bytes that h2 holds for the socket.
 const UPLOAD_BYTES: u64 = 2 * PIECE_BYTES + hashcache_link::SEND_BUFFER as u64;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Requests on a link, and those that are sent again: a stream may be refused while the connection
-//! is well, or the connection may break.
+//! Requests on a link, and their repetition: a stream may be refused while the connection works, or
+//! the connection may break.
 //!
-//! Invariants: one failed stream never costs the others their connection; it is retired only when
-//! it takes no more streams. A request is sent again only if the parent has not processed it, or if
-//! it may be repeated and the connection broke before a byte of the response.
+//! Invariants: a failed stream never costs the other streams their connection; the connection is
+//! retired only when it takes no more streams. A request is sent again only if the parent has not
+//! processed it, or if it may be repeated and the connection broke before a byte of the response.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use super::{
 };
 
 impl Upstream {
-    /// Sends `request` on `link` and waits for the head of the response.
+    /// Sends `request` on `link` and waits for the response head.
     pub(super) async fn send_linked(
         &self,
         link: &ParentLink,
@@ -103,7 +103,7 @@ impl Upstream {
                             let failure = Failure::Link(LinkFault::Frames);
                             return Err(SendFailure::from(failure).into());
                         }
-                        // No content has come, so the client has seen nothing of this response.
+                        // No content has arrived, so the client has seen nothing of this response.
                         (Err(Unusable::Failed(failed)), Some(again))
                             if failed.failure == Failure::ResponseIncomplete
                                 && attempts.next(StreamFault::Broken).await =>
@@ -121,7 +121,7 @@ impl Upstream {
                 Err(failed) => failed,
             };
             if let Some(unsent) = &mut failed.unsent {
-                // Another hop is asked as the client asked.
+                // Another hop gets the client's original fields.
                 match &copy {
                     Some(copy) => *unsent.headers_mut() = copy.headers().clone(),
                     None => drop(unsent.headers_mut().remove(HASHCACHE_LINK)),
@@ -143,7 +143,7 @@ impl Upstream {
     }
 }
 
-/// Says from which link the names of other objects came.
+/// Records the link from which the names of other objects were received.
 fn note_hints(exchange: &mut UpstreamExchange, link: &ParentLink) {
     let extensions = exchange.response.extensions_mut();
     if let Some(related) = extensions.remove::<Related>() {
@@ -154,7 +154,7 @@ fn note_hints(exchange: &mut UpstreamExchange, link: &ParentLink) {
     }
 }
 
-/// The request that may be sent again after `failed`; `copy` is one that may be repeated.
+/// Returns the request to send again after `failed`; `copy` is a request that may be repeated.
 fn again(
     failed: &mut FailedExchange,
     copy: Option<Request<RequestBody>>,

@@ -1,11 +1,12 @@
-//! What moves on a connection to an origin, and the socket below h2.
+//! Byte counters for a connection to an origin, and the socket below h2.
 //!
-//! Retries and timeouts depend on whether any byte has arrived, and when the last one was sent:
-//! each connection has a [`Meter`] for that, which `http1` and `MeteredIo` keep. `http2` wraps its
-//! connections in a `MeteredIo`, which also reads and limits the frames that h2 does not report.
+//! Retries and timeouts depend on whether any byte has arrived, and on the time of the last write:
+//! each connection has a [`Meter`] for that, which `http1` and `MeteredIo` update. `http2` wraps
+//! the connections in a `MeteredIo`, which also reads and limits the frames that h2 does not
+//! report.
 //!
-//! Invariant: what an origin sent before it closed is not lost to a failed write: that is not
-//! reported, and the read returns what waits in the socket, or the error.
+//! Invariant: bytes that an origin sent before it closed are not lost if a write fails: the write
+//! error is not reported, and the read returns the bytes that wait in the socket, or the error.
 
 use std::cell::Cell;
 use std::io;
@@ -23,7 +24,7 @@ use super::flood::FloodGuard;
 use super::signals::SignalReader;
 use super::transport::Transport;
 
-/// Counters of one connection.
+/// A connection's counters.
 #[derive(Clone, Debug)]
 pub(super) struct Meter(Rc<Counts>);
 
@@ -53,7 +54,7 @@ impl Meter {
         self.0.sent.get()
     }
 
-    /// The last time at which bytes were sent, or the connection was opened.
+    /// Time when bytes were last written, or the connection was opened.
     pub(super) fn last_sent(&self) -> Instant {
         self.0.last_sent.get()
     }
@@ -68,13 +69,13 @@ impl Meter {
     }
 }
 
-/// The transport of an HTTP/2 connection.
+/// The transport for an HTTP/2 connection.
 pub(super) struct MeteredIo {
     stream: Transport<Channel>,
     meter: Meter,
     /// Limits frames that no request caused.
     flood: FloodGuard,
-    /// Reads what the origin says about the connection.
+    /// Reads the origin's signals about the connection.
     signals: SignalReader,
     blocks: FieldBlocks,
     /// A write has failed; further writes are discarded.
@@ -99,7 +100,7 @@ impl MeteredIo {
         }
     }
 
-    /// Whether these bytes may be passed on.
+    /// Checks that these bytes may be passed on.
     fn judge(&mut self, read: &[u8]) -> io::Result<()> {
         self.signals.read(read);
         if !self.flood.admits(read) {
@@ -110,9 +111,9 @@ impl MeteredIo {
         Ok(())
     }
 
-    /// The result that h2 gets for a write of `length` bytes. It would end the connection for a
-    /// failed write, and drop the responses that wait in the socket. So the write is reported as
-    /// successful, and the read that follows returns them, or the true error.
+    /// Returns the result that h2 gets for a write of `length` bytes. For a failed write h2 would
+    /// close the connection and drop the responses that wait in the socket. So the write is
+    /// reported as successful, and the next read returns these responses or the true error.
     fn sent(&mut self, outcome: io::Result<usize>, length: usize) -> io::Result<usize> {
         match outcome {
             Ok(bytes) => {
@@ -148,7 +149,8 @@ impl AsyncRead for MeteredIo {
             }
             let room = buffer.remaining().min(READ_BYTES) as u64;
             let before = buffer.filled().len();
-            // Unlike a buffer that is cut to this room, `Take` does not fill it with zeros first.
+            // Unlike a buffer that is cut to this size, `Take` does not fill the buffer with zeros
+            // first.
             let mut stream = (&mut self.stream).take(room);
             ready!(Pin::new(&mut stream).poll_read(cx, buffer))?;
             let read = &buffer.filled()[before..];
@@ -158,7 +160,7 @@ impl AsyncRead for MeteredIo {
             }
             let read = read.len();
             self.meter.note_received(read);
-            // A part of a field block is read again when the rest has arrived.
+            // If h2 must not read any of these bytes yet (an incomplete field block), read on.
             if read == 0 || self.blocks.pass(buffer, before) {
                 return Poll::Ready(Ok(()));
             }
@@ -205,5 +207,5 @@ impl AsyncWrite for MeteredIo {
     }
 }
 
-/// Most bytes of a read: h2 copies each frame out of its buffer.
+/// Maximum bytes per read: h2 copies each frame out of the buffer.
 const READ_BYTES: usize = 8 << 10;

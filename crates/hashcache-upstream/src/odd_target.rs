@@ -1,12 +1,13 @@
-//! Paths and queries that `http::Uri` cannot hold: quotes, angle brackets, octets beside UTF-8.
+//! Paths and queries that `http::Uri` cannot hold: quotes, angle brackets, octets that are not
+//! UTF-8.
 //!
-//! `fetch` and `request` of the proxy set the target of each request with [`set_target`]. If the
-//! URI does not take it, it travels beside the URI, which is then `/`: `exchange` has it written in
-//! the place of that `/` on a connection in HTTP/1.1 (`http1`), and `linked` sends it to a parent
-//! in a field of its own. HTTP/2 to an origin is not used for such a request, because h2 writes
-//! what the URI has.
+//! The proxy's `fetch` and `request` set the target of each request with [`set_target`]. If the URI
+//! does not accept the target, the target is stored beside the URI, which is `/` in this case: on
+//! an HTTP/1.1 connection `exchange` writes the stored target in place of that `/` (`http1`), and
+//! `linked` sends it to a parent in a separate field. HTTP/2 to an origin is not used for such a
+//! request, because h2 writes the URI.
 //!
-//! Invariant: a request goes out with the octets that the client sent, or not at all.
+//! Invariant: a request is sent with the octets that the client sent, or not at all.
 
 use bytes::Bytes;
 use hashcache_http::{Origin, octets};
@@ -17,7 +18,7 @@ use http::{Request, Uri};
 pub(super) struct OddTarget(Bytes);
 
 impl OddTarget {
-    /// That of `request`, if it has one.
+    /// Returns the odd target of `request`, if there is one.
     pub(super) fn of<B>(request: &Request<B>) -> Option<&Self> {
         request.extensions().get()
     }
@@ -27,8 +28,9 @@ impl OddTarget {
         &self.0
     }
 
-    /// The target with every octet percent-encoded that is no character of a URI. Only a gateway
-    /// gets this, which decodes it again: to others it may be another resource.
+    /// Returns the target with every octet percent-encoded that is not allowed in a URI. Only a
+    /// gateway gets this form, because it decodes the target again: for other servers it may be
+    /// another resource.
     pub(super) fn encoded(&self) -> Uri {
         let mut text = String::with_capacity(self.0.len() * 2);
         for &octet in &self.0 {
@@ -42,7 +44,7 @@ impl OddTarget {
         Uri::try_from(text).unwrap_or_else(|_| Uri::from_static("/"))
     }
 
-    /// The target to write, with the whole URL of a resource of `origin` if there is one.
+    /// Returns the target to write, with the whole URL if `origin` is given.
     pub(super) fn written(&self, origin: Option<&Origin>) -> Bytes {
         match origin {
             Some(origin) => [origin.to_string().as_bytes(), &self.0].concat().into(),
@@ -51,7 +53,7 @@ impl OddTarget {
     }
 }
 
-/// Gives `request` the path and the query of a [`hashcache_http::Target`].
+/// Sets the path and the query of a [`hashcache_http::Target`] on `request`.
 pub fn set_target<B>(request: &mut Request<B>, path_and_query: &str) {
     let octets = octets(path_and_query);
     let uri = match std::str::from_utf8(&octets) {

@@ -1,18 +1,18 @@
-//! Whether the line to the Internet counts as down. While it does, nothing is sent over it: stale
-//! responses are served where RFC 9111 lets a disconnected cache serve them, and other requests
-//! fail at once.
+//! Offline mode: the line to the Internet counts as up or down. While it counts as down, nothing is
+//! sent over it: stale responses are served where RFC 9111 lets a disconnected cache serve them,
+//! and other requests fail at once.
 //!
-//! The operator says so (`admin` of the proxy, settings), or with [`Offline::Auto`] failures to
-//! connect do, which `connect` reports. They only raise a doubt, because one client can name many
-//! origins that are down. `server/probes` of the proxy then tries origins that were reached before,
-//! for different clients where there are any, and finds out when the line is back: also by the
-//! origins that its `worker` refuses meanwhile, so that no client decides for all others. `worker`
-//! also says which hops lie behind the line.
+//! The operator sets the mode (the proxy's `admin`, settings), or with [`Offline::Auto`] failures
+//! to connect decide, which `connect` reports. These failures only raise a doubt, because one
+//! client can name many origins that are down. The proxy's `server/probes` then tries origins that
+//! were reached before, for different clients if possible, and finds out when the line is back. For
+//! this it also uses the origins that the proxy's `worker` refuses meanwhile, so that no client
+//! decides for all others. `worker` also decides which hops are behind the line.
 //!
-//! Invariants: only origins that clients have chosen are reported, and none of them inside the
-//! operator's own network. The line does not count as down before an origin was reached: without
-//! one, names of a single client would be all that is known.
-//! Cost: one atomic read for each hop; one short lock for each new connection to an origin, and for
+//! Invariants: only origins that clients have chosen are reported, and no origin inside the
+//! operator's own network. The line does not count as down before an origin was reached: without a
+//! reached origin, names from a single client could be the only evidence.
+//! Cost: an atomic read for each hop; a short lock for each new connection to an origin, and for
 //! each request that is refused.
 
 use std::collections::VecDeque;
@@ -25,25 +25,25 @@ use hashcache_base::share::Network;
 use hashcache_http::Authority;
 use tokio::time::Instant;
 
-/// How the line to the Internet is regarded.
+/// How the Internet line's state is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offline {
-    /// As up, whatever fails.
+    /// Always up, whatever fails.
     #[default]
     Off,
-    /// As down.
+    /// Always down.
     On,
-    /// As down when connections to several origins in a row have failed and probes of others fail
-    /// too, until a probe succeeds.
+    /// Down after connections to several origins in a row have failed and probes of other origins
+    /// fail too, until a probe succeeds.
     Auto,
 }
 
 impl Offline {
-    /// All of them, as they are written.
+    /// All variants with their spelling.
     pub const WORDS: [(&'static str, Self); 3] =
         [("off", Self::Off), ("on", Self::On), ("auto", Self::Auto)];
 
-    /// As it is written.
+    /// The spelling in the settings.
     pub fn word(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -63,14 +63,14 @@ pub struct Line {
 #[derive(Debug, Default)]
 struct LineState {
     regarded: Offline,
-    /// Origins that could not be reached since one was, oldest first, each once.
+    /// Origins that could not be reached since an origin was last reached, oldest first, each once.
     failed: VecDeque<(Chosen, Instant)>,
     reached: Latest,
-    /// Origins that nothing was sent to since the line counts as down.
+    /// Origins to which nothing was sent since the line counts as down.
     refused: Latest,
 }
 
-/// An origin, and the client that has chosen it first; `None`: the proxy itself.
+/// An origin, and the first client that has chosen it; `None`: the proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The origin.
@@ -79,8 +79,8 @@ pub struct Chosen {
     pub client: Option<Network>,
 }
 
-/// The latest origins of which something was noted: the latest last, each once, and few of one
-/// client, so that a client cannot replace those of all others.
+/// The latest origins with a note: latest last, each once, and few per client, so that a client
+/// cannot replace all other clients' origins.
 #[derive(Debug, Default)]
 struct Latest(VecDeque<Chosen>);
 
@@ -88,8 +88,8 @@ impl Latest {
     fn note(&mut self, chosen: &Chosen) {
         let is_same = |known: &Chosen| known.origin == chosen.origin;
         if let Some(at) = self.0.iter().position(is_same) {
-            // It stays that of its first client: nobody takes origins of others over to replace
-            // them.
+            // It stays with the first client: otherwise a client could take over origins of other
+            // clients in order to replace them.
             let known = self.0.remove(at);
             return self.0.extend(known);
         }
@@ -104,12 +104,12 @@ impl Latest {
         self.0.push_back(chosen.clone());
     }
 
-    /// The latest first.
+    /// Iterates from the latest origin to the oldest.
     fn iter(&self) -> impl Iterator<Item = &Chosen> {
         self.0.iter().rev()
     }
 
-    /// A few of them, of different clients if there are any.
+    /// Returns a few origins, from different clients if possible.
     fn few(&self) -> Vec<Chosen> {
         let mut first: Vec<&Chosen> = Vec::new();
         let mut further = Vec::new();
@@ -126,17 +126,17 @@ impl Latest {
 }
 
 impl Line {
-    /// Whether stored responses are served without asking anybody.
+    /// Returns true if stored responses are served without a request over the line.
     pub fn is_down(&self) -> bool {
         self.is_down.load(Ordering::Relaxed)
     }
 
-    /// How the operator wants the line to be regarded.
+    /// Returns the operator's setting.
     pub fn regarded(&self) -> Offline {
         self.state().regarded
     }
 
-    /// Regards the line so from now on.
+    /// Changes the operator's setting.
     pub fn regard(&self, regarded: Offline) {
         let mut state = self.state();
         state.regarded = regarded;
@@ -155,16 +155,16 @@ impl Line {
         }
     }
 
-    /// Notes an origin that nothing was sent to because the line counts as down.
+    /// Notes an origin to which nothing was sent because the line counts as down.
     pub fn note_refused(&self, to: &Chosen) {
         let mut state = self.state();
-        // The operator knows better than probes, and the line may be back by now.
+        // The operator's setting has priority over probes, and the line may be back by now.
         if state.regarded == Offline::Auto && self.is_down() {
             state.refused.note(to);
         }
     }
 
-    /// Origins by which to find out whether the line is up; `None`: that is not in question.
+    /// Returns origins for probes that test whether the line is up; `None`: no test is needed.
     pub fn probes(&self) -> Option<Vec<Chosen>> {
         let state = self.state();
         if state.regarded != Offline::Auto {
@@ -185,7 +185,7 @@ impl Line {
         Some(probes)
     }
 
-    /// Notes which of the probes was reached; `None`: none was.
+    /// Notes which probed origin was reached; `None`: none was reached.
     pub fn note_probes(&self, reached: Option<&Chosen>) {
         if let Some(chosen) = reached {
             self.note_reached(chosen);
@@ -233,13 +233,13 @@ impl Line {
 }
 
 impl LineState {
-    /// Whether origins fail, and others by which to find out why are known.
+    /// Returns true if origins fail, and other origins are known for a probe.
     fn is_in_doubt(&self) -> bool {
         self.failed.len() >= FAILED_MIN && !self.reached.0.is_empty()
     }
 }
 
-/// Whether a failure to connect may be that of the line.
+/// Returns true if a failure to connect may be the line's fault.
 fn is_of_line(failure: &Failure) -> bool {
     matches!(
         failure,
@@ -251,15 +251,15 @@ fn is_of_line(failure: &Failure) -> bool {
 }
 
 /// Failed origins in a row after which the line is probed. Many pages load from fewer origins, so
-/// one page whose origins are all down starts no probe.
+/// one page with origins that are all down starts no probe.
 const FAILED_MIN: usize = 5;
 /// Older failures do not count.
 const FAILED_TIME: Duration = Duration::from_secs(120);
-/// Reached origins that are remembered; as many refused ones.
+/// Maximum number of reached origins that are remembered; refused origins have the same maximum.
 const LATEST_MAX: usize = 8;
-/// Remembered origins of one client.
+/// Maximum number of remembered origins per client.
 const OF_CLIENT_MAX: usize = 2;
-/// Origins that are probed after [`FAILED_MIN`] failures.
+/// Number of origins that are probed after [`FAILED_MIN`] failures.
 const DOUBT_PROBES: usize = 2;
 
 #[cfg(test)]

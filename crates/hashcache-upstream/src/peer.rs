@@ -1,11 +1,11 @@
 //! Peers: other caches through which this proxy fetches resources.
 //!
-//! Made from the settings at the start and at a reload. `Upstream` connects to them; `route` of the
-//! proxy chooses among them, its `queries` asks them by ICP and HTCP and its `peers` answers them.
-//! What a peer has stored, by its digest, is in `learned`.
+//! Made from the settings at the start and at a reload. `Upstream` connects to them; in the proxy,
+//! `route` chooses among them, `queries` sends them ICP and HTCP queries and `peers` answers their
+//! queries. `learned` has the contents of a peer's store according to the digest.
 //!
-//! Invariant: the credentials of a peer are sent to that peer alone, and neither they nor the
-//! secret of a key ever appear in a log.
+//! Invariant: the credentials of a peer are sent only to that peer, and neither they nor the secret
+//! of a key ever appear in a log.
 
 pub mod learned;
 
@@ -36,95 +36,98 @@ use tracing::{info, warn};
 
 use self::learned::Learned;
 
-/// The operator's settings for one peer.
+/// The operator's settings for a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
     /// Name in logs and metrics; unique.
     pub name: String,
-    /// What it is asked for.
+    /// The kind of requests that the peer gets.
     pub kind: PeerKind,
-    /// Where it listens; `https`: connections to it use TLS.
+    /// The peer's URL; `https`: connections to it use TLS.
     pub url: Origin,
-    /// User name and password for it.
+    /// User name and password for the peer.
     pub credentials: Credentials,
-    /// How it is asked for https resources.
+    /// The form of requests to the peer for https resources.
     pub https: PeerHttps,
-    /// Its UDP port for ICP; `None`: it is neither asked nor answered by ICP.
+    /// UDP port for ICP; `None`: no ICP with this peer in either direction.
     pub icp: Option<u16>,
-    /// How HTCP is spoken with it; `None`: it is neither asked nor answered by HTCP. A peer with
-    /// both is asked by HTCP, which carries request fields.
+    /// HTCP settings; `None`: no HTCP with this peer in either direction. A peer with both
+    /// protocols is queried by HTCP, because HTCP carries request fields.
     pub htcp: Option<HtcpPeer>,
-    /// How this proxy and the peer tell each other what they have stored, beside queries.
+    /// How this proxy and the peer exchange the contents of their stores, beside queries.
     pub summary: PeerSummary,
-    /// What its requests get that the store cannot answer.
+    /// The answer to the peer's requests that miss in the store.
     pub misses: PeerMisses,
-    /// Its share of the requests where the choice is by weight.
+    /// The peer's share of the requests if the choice is by weight.
     pub weight: u32,
-    /// The pin of its key: a parent that is used by a link alone, and never without one.
+    /// The pin of the peer's key. A parent with a pin is used only over a link, and a link always
+    /// needs a pin.
     pub pin: Option<Pin>,
 }
 
-/// How HTCP is spoken with one peer.
+/// HTCP settings for a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HtcpPeer {
-    /// Its UDP port, not 0.
+    /// The peer's UDP port, not 0.
     pub port: u16,
-    /// One line `name:secret` in this file, which is read at the start and at each reload. Then
-    /// all messages are signed, and messages without its signature are refused.
+    /// One line `name:secret` in this file, which is read at the start and at each reload. With a
+    /// key all messages are signed, and messages without the peer's signature are refused.
     pub key_file: Option<PathBuf>,
-    /// Its CLR requests are obeyed: it may remove stored responses.
+    /// CLR requests from the peer are obeyed: it may remove stored responses.
     pub obeys_clear: bool,
-    /// It gets a CLR for each URL that is purged here.
+    /// The peer gets a CLR for each URL that is purged here.
     pub sends_clear: bool,
 }
 
-/// What a peer is asked for.
+/// The kind of requests that a peer gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PeerKind {
-    /// Everything: it fetches what it does not have.
+    /// All requests: the peer fetches a response that it does not have.
     #[default]
     Parent,
-    /// What it has stored, and nothing else: it fetches nothing. Its digest, ICP or HTCP tells what
-    /// it has.
+    /// Only requests for stored responses: the peer fetches nothing. The digest, ICP or HTCP shows
+    /// the contents of the store.
     Sibling,
-    /// The URLs that it owns: another box of the same site, see `members` of the proxy.
+    /// Requests for the URLs that it owns: another box on the same site, see `members` of the
+    /// proxy.
     Member,
 }
 
-/// How this proxy and a peer tell each other what they have stored, beside queries.
+/// How this proxy and a peer exchange the contents of their stores, beside queries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PeerSummary {
-    /// Not at all.
+    /// No exchange.
     #[default]
     None,
-    /// Each fetches the other's cache digest by HTTP.
+    /// Each side fetches the other's cache digest by HTTP.
     Digest,
-    /// The same; later changes are sent by UDP (SC-ICP).
+    /// As `Digest`; later changes are sent by UDP (SC-ICP).
     Updates,
 }
 
-/// What a peer's own requests get that the store cannot answer.
+/// The answer to a peer's requests that miss in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PeerMisses {
-    /// They are fetched, as for other clients.
+    /// The resources are fetched, as for other clients.
     #[default]
     Fetched,
     /// Status 504, so that a sibling does not use this proxy as a parent.
     Refused,
 }
 
-/// How a peer is asked for https resources.
+/// The form of requests to a peer for https resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PeerHttps {
-    /// By CONNECT: TLS is between this proxy and the origin, and the peer stores nothing.
+    /// CONNECT: TLS is between this proxy and the origin, and the peer stores nothing.
     #[default]
     Tunnel,
-    /// By a request with the whole URL: the peer is the client of the origin's TLS, and may store.
+    /// A request with the whole URL: the peer is the origin's TLS client, and may store the
+    /// response.
     Fetch,
 }
 
 impl PeerHttps {
-    /// Whether the peer is asked for resources of this scheme by their whole URL.
+    /// Returns true if requests to the peer for this scheme contain the whole URL.
     pub fn takes_url(self, scheme: Scheme) -> bool {
         scheme != Scheme::Https || self == Self::Fetch
     }
@@ -133,12 +136,12 @@ impl PeerHttps {
 /// User name and password for a peer.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Credentials {
-    /// None are sent.
+    /// No credentials are sent.
     #[default]
     None,
     /// One line `user:password` in this file, which is read at the start and at each reload.
     File(PathBuf),
-    /// `user:password`, from the environment of the process.
+    /// `user:password`, from the process environment.
     Given(String),
 }
 
@@ -163,11 +166,11 @@ pub struct CredentialsError {
 }
 
 impl PeerSettings {
-    /// The peer with its credentials and its key read. `identity` is the key of this box for links.
+    /// Makes the peer, and reads the credentials and key. `identity` is this box's key for links.
     ///
     /// # Errors
-    /// The file of the credentials or of the key cannot be read, or others may read it; or the peer
-    /// has a pin, and this box has no key.
+    /// The file of the credentials or of the key cannot be read, or other users may read it; or the
+    /// peer has a pin, and this box has no key.
     pub fn load(&self, identity: Option<&LinkIdentity>) -> Result<Peer, CredentialsError> {
         let error = |what, path: &Path, source| CredentialsError {
             what,
@@ -214,7 +217,7 @@ impl PeerSettings {
     }
 }
 
-/// The field value for Basic authentication (RFC 7617).
+/// Builds the field value for Basic authentication (RFC 7617).
 fn basic(credentials: &[u8]) -> HeaderValue {
     let text = format!("Basic {}", STANDARD.encode(credentials));
     let mut value = HeaderValue::try_from(text).expect("base64 is made of visible characters");
@@ -222,7 +225,7 @@ fn basic(credentials: &[u8]) -> HeaderValue {
     value
 }
 
-/// The key `name:secret` in a file that only its owner and its group may read.
+/// Reads the key `name:secret` from a file that only the owner and the group may read.
 fn read_key(path: &Path) -> io::Result<Key> {
     let line = read_line(path, "name:secret")?;
     let colon = line.iter().position(|&byte| byte == b':');
@@ -230,8 +233,8 @@ fn read_key(path: &Path) -> io::Result<Key> {
     Key::new(name, secret.get(1..).unwrap_or_default()).map_err(io::Error::other)
 }
 
-/// The one line of a file that only its owner and its group may read. It has this form: two texts
-/// with a colon between them, of which the first is not empty.
+/// Reads the single line of a file that only the owner and the group may read. The line has the
+/// form `form`: two texts with a colon between them, of which the first is not empty.
 fn read_line(path: &Path, form: &str) -> io::Result<Vec<u8>> {
     let file = open_regular(path, Link::Followed)?;
     if file.metadata()?.mode() & OTHERS != 0 {
@@ -253,30 +256,30 @@ fn read_line(path: &Path, form: &str) -> io::Result<Vec<u8>> {
 
 /// Permissions that the file must not have: only the owner and the group may read it.
 const OTHERS: u32 = 0o027;
-/// Maximum size of the file, bytes.
+/// Maximum file size, bytes.
 const CREDENTIALS_MAX: u64 = 1 << 10;
 
-/// A peer as connections need it; one for all cores. Peers with equal settings are equal: they may
-/// share connections.
+/// A peer as connections need it; shared by all cores. Peers with equal settings are equal: they
+/// may share connections.
 #[derive(Debug)]
 pub struct Peer {
-    /// What the configuration says of it.
+    /// The settings from the configuration.
     pub settings: PeerSettings,
-    /// The value of Proxy-Authorization.
+    /// The Proxy-Authorization value.
     pub(crate) authorization: Option<HeaderValue>,
-    /// Whether it answers by HTTP.
+    /// Health for HTTP requests.
     pub health: PeerHealth,
-    /// The key that signs HTCP messages to and from it.
+    /// The key that signs HTCP messages in both directions.
     pub htcp_key: Option<Key>,
-    /// Whether it answers queries by UDP.
+    /// Health for queries by UDP.
     pub query_health: PeerHealth,
-    /// Time from a query by UDP to its reply.
+    /// Time from a query by UDP to the reply.
     pub round_trip: RoundTrip,
-    /// What it has stored, as far as its digest tells.
+    /// The contents of the peer's store, according to the digest.
     pub learned: Learned,
-    /// The link to it, if it is used by a link alone.
+    /// The link to the peer, if the peer is used only over a link.
     pub link: Option<Arc<ParentLink>>,
-    /// The addresses of its host; empty until the name was looked up.
+    /// The addresses of the peer's host; empty until the name was looked up.
     addresses: ArcSwap<Vec<IpAddr>>,
 }
 
@@ -304,29 +307,30 @@ impl Peer {
         &self.settings.name
     }
 
-    /// Whether resources of this scheme are requested from it by their whole URL.
+    /// Returns true if requests to this peer for this scheme contain the whole URL.
     pub fn takes_url(&self, scheme: Scheme) -> bool {
         self.settings.https.takes_url(scheme)
     }
 
-    /// Whether its addresses must be known: it is recognised by them as a client, or by UDP.
+    /// Returns true if the peer's addresses must be known, because it is recognised by them as a
+    /// client or by UDP.
     pub fn is_recognised(&self) -> bool {
         let PeerSettings { kind, misses, .. } = self.settings;
         kind == PeerKind::Sibling || misses == PeerMisses::Refused || self.is_queried()
     }
 
-    /// How long a connection to a sibling may take.
+    /// Limit on the time for a connection to a sibling.
     pub fn connect_limit(&self) -> Duration {
         (self.reply_limit() + Duration::from_millis(200)).min(QUERY_LIMIT_MAX)
     }
 
-    /// How long a sibling may take to the head of its response.
+    /// Limit on the time until the head of a sibling's response.
     pub fn head_limit(&self) -> Duration {
         (4 * self.reply_limit() + Duration::from_millis(250)).min(QUERY_LIMIT_MAX)
     }
 
-    /// How long a small message and its reply may take. A sibling that is never asked by UDP is
-    /// known by its digest alone, and may be far away.
+    /// Limit on the time for a small message and the reply. A sibling without UDP queries is known
+    /// only by the digest, and may be far away.
     fn reply_limit(&self) -> Duration {
         match self.health.connect_time() {
             _ if self.is_queried() => self.round_trip.query_limit(),
@@ -335,22 +339,22 @@ impl Peer {
         }
     }
 
-    /// Whether it is another box of the same list.
+    /// Returns true if the peer is another box in the same list.
     pub fn is_member(&self) -> bool {
         self.settings.kind == PeerKind::Member
     }
 
-    /// Whether it is asked by UDP what it has stored.
+    /// Returns true if the peer gets UDP queries about its store.
     pub fn is_queried(&self) -> bool {
         self.settings.icp.is_some() || self.settings.htcp.is_some()
     }
 
-    /// Whether `address` is one of its own.
+    /// Returns true if `address` belongs to the peer.
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.addresses.load().contains(&address.to_canonical())
     }
 
-    /// Notes the addresses of its host.
+    /// Notes the addresses of the peer's host.
     pub fn set_addresses(&self, addresses: &[IpAddr]) {
         let addresses: Vec<_> = addresses.iter().map(IpAddr::to_canonical).collect();
         if **self.addresses.load() != addresses {
@@ -358,7 +362,7 @@ impl Peer {
         }
     }
 
-    /// The first of its addresses that `wants` accepts: that our socket can reach.
+    /// Returns the peer's first address that `wants` accepts, i.e. that our socket can reach.
     pub fn address(&self, wants: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let addresses = self.addresses.load();
         addresses.iter().copied().find(|address| wants(*address))
@@ -387,9 +391,9 @@ impl Peer {
         }
     }
 
-    /// Notes a failed attempt to use the peer. Connecting is the peer's own matter. A request
-    /// without a response may be the fault of an origin, which any client can choose: then a probe
-    /// decides. Other failures say nothing about the peer.
+    /// Notes a failed attempt to use the peer. A failure to connect is the peer's fault. A request
+    /// without a response may be the fault of an origin, which any client can choose: in this case
+    /// a probe decides. Other failures are no evidence about the peer.
     pub fn note_failure(&self, failure: &Failure) {
         let kind = match failure {
             Failure::ConnectionRefused | Failure::Link(_) => PeerFailure::Refused,
@@ -424,13 +428,13 @@ impl Peer {
     }
 }
 
-/// Wakes the task that probes peers (`server/probes` of the proxy): a peer is in doubt or down, its
-/// digest is to be fetched at once, or there are other peers. Proxies of one process share it, and
-/// look at their peers more often than they need.
+/// Wakes the task that probes peers (the proxy's `server/probes`): a peer is in doubt or down, a
+/// digest must be fetched at once, or the list of peers has changed. Proxies in the same process
+/// share this notification, and check their peers more often than they need.
 pub static PROBE_DUE: Notify = Notify::const_new();
 
-/// Whether a peer answers. It is down after one refused connection, after `FAILURES_DOWN` other
-/// failures to connect in a row, or after a probe without an answer, and up again after
+/// A peer's state: up or down. A peer is down after one refused connection, after `FAILURES_DOWN`
+/// other failures to connect in a row, or after a probe without an answer. It is up again after
 /// `SUCCESSES_UP` successes in a row.
 #[derive(Debug, Default)]
 pub struct PeerHealth(Mutex<HealthState>);
@@ -438,9 +442,9 @@ pub struct PeerHealth(Mutex<HealthState>);
 #[derive(Debug, Default)]
 struct HealthState {
     failures: u32,
-    /// A probe is to find out whether the peer still answers.
+    /// A probe is needed to find out whether the peer still answers.
     in_doubt: bool,
-    /// Smoothed time of connecting; zero: unknown.
+    /// Smoothed time to connect; zero: unknown.
     connect_time: Duration,
     /// Present while the peer is down.
     down: Option<Down>,
@@ -458,16 +462,16 @@ struct Down {
 pub enum PeerFailure {
     /// Nothing listens there.
     Refused,
-    /// There was no connection to it.
+    /// No connection to the peer was made.
     Other,
-    /// It did not answer a request, perhaps because an origin did not.
+    /// The peer did not answer a request, perhaps because an origin did not answer.
     Doubt,
 }
 
-/// Whether a report has changed a peer's state.
+/// A report's effect on a peer's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthChange {
-    /// It has not.
+    /// No change.
     None,
     /// The peer gets no more requests.
     WentDown,
@@ -480,27 +484,27 @@ impl PeerHealth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how long connecting took.
+    /// Notes the time that connecting took.
     pub fn note_connect_time(&self, time: Duration) {
         let mut state = self.state();
         state.connect_time = match state.connect_time {
             Duration::ZERO => time,
-            // The weights of TCP's own estimate (RFC 6298).
+            // The weights in TCP's own estimate (RFC 6298).
             before => before.mul_f64(0.875) + time.mul_f64(0.125),
         };
     }
 
-    /// The usual time of connecting; zero if it is not known.
+    /// Returns the usual time to connect; zero if it is not known.
     pub fn connect_time(&self) -> Duration {
         self.state().connect_time
     }
 
-    /// Whether it gets requests.
+    /// Returns true if the peer gets requests.
     pub fn is_up(&self) -> bool {
         self.state().down.is_none()
     }
 
-    /// Whether it is up and no probe is to find out whether it still is.
+    /// Returns true if the peer is up and no probe is needed.
     pub fn is_settled(&self) -> bool {
         let state = self.state();
         state.down.is_none() && !state.in_doubt
@@ -523,7 +527,7 @@ impl PeerHealth {
         HealthChange::CameUp
     }
 
-    /// Notes a failure that was not that of an origin.
+    /// Notes a failed attempt to use the peer.
     pub fn failed(&self, failure: PeerFailure, now: Instant) -> HealthChange {
         let mut state = self.state();
         if let Some(down) = &mut state.down {
@@ -553,7 +557,8 @@ impl PeerHealth {
         state.go_down(now)
     }
 
-    /// Whether a probe is due, because the peer is down or in doubt; the caller then makes it.
+    /// Returns true if a probe is due, because the peer is down or in doubt; the caller then sends
+    /// the probe.
     pub fn take_probe(&self, now: Instant) -> bool {
         let mut state = self.state();
         if std::mem::take(&mut state.in_doubt) && state.down.is_none() {
@@ -582,7 +587,8 @@ impl HealthState {
     }
 }
 
-/// The smoothed time from a query to its reply, as TCP smooths it (RFC 6298: 7/8 old, 1/8 new).
+/// The smoothed time from a query to the reply, with the weights of TCP (RFC 6298: 7/8 old, 1/8
+/// new).
 #[derive(Debug, Default)]
 pub struct RoundTrip {
     /// Microseconds; 0: unknown.
@@ -593,7 +599,7 @@ impl RoundTrip {
     fn note(&self, round_trip: Duration) {
         let new = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX);
         let new = new.clamp(1, u32::MAX / 8);
-        // Two replies at the same moment may lose one of them, which does no harm.
+        // Two replies at the same moment may lose an update, which does no harm.
         let smoothed = match self.smoothed_us.load(Ordering::Relaxed) {
             0 => new,
             old => (old.saturating_mul(7) / 8).saturating_add(new / 8).max(1),
@@ -601,13 +607,13 @@ impl RoundTrip {
         self.smoothed_us.store(smoothed, Ordering::Relaxed);
     }
 
-    /// The smoothed time; `None`: no reply was seen yet.
+    /// Returns the smoothed time; `None`: no reply was seen yet.
     pub fn smoothed(&self) -> Option<Duration> {
         let us = self.smoothed_us.load(Ordering::Relaxed);
         (us != 0).then(|| Duration::from_micros(us.into()))
     }
 
-    /// How long a reply to a query is waited for.
+    /// Returns the time to wait for a reply to a query.
     pub fn query_limit(&self) -> Duration {
         self.smoothed().map_or(QUERY_LIMIT_UNKNOWN, |smoothed| {
             (2 * smoothed + QUERY_MARGIN).clamp(QUERY_LIMIT_MIN, QUERY_LIMIT_MAX)
@@ -615,22 +621,22 @@ impl RoundTrip {
     }
 }
 
-/// The same for a sibling to which no connection was made yet: a satellite's round trip.
+/// Limit on a reply from a sibling without any connection so far: a satellite's round trip.
 const DIGEST_REPLY_LIMIT: Duration = Duration::from_millis(700);
-/// How long the first replies of a peer are waited for.
+/// Time to wait for a peer's first replies.
 const QUERY_LIMIT_UNKNOWN: Duration = Duration::from_millis(100);
 /// Added to two round trips: the peer may have to read from a disk.
 const QUERY_MARGIN: Duration = Duration::from_millis(10);
-/// The least time: on a slow or busy machine a thread may wait this long for a processor, and a
-/// reply that is late costs a fetch from the origin.
+/// Minimum of the limit: on a slow or busy machine a thread may wait this long for a processor, and
+/// a late reply costs a fetch from the origin.
 const QUERY_LIMIT_MIN: Duration = Duration::from_millis(50);
 const QUERY_LIMIT_MAX: Duration = Duration::from_secs(2);
 
 /// Failures in a row after which a peer is down.
 const FAILURES_DOWN: u32 = 3;
-/// Successes in a row after which it is up again.
+/// Successes in a row after which a peer is up again.
 const SUCCESSES_UP: u32 = 2;
-/// Pauses before the probes of a peer that is down; the last one applies to all further probes.
+/// Pauses before the probes of a peer that is down; the last pause applies to all further probes.
 const PROBE_PAUSES: [Duration; 3] = [
     Duration::from_secs(1),
     Duration::from_secs(2),

@@ -1,13 +1,13 @@
-//! Permits for busy connections: a limit per origin and one in all, shared by the cores. One client
-//! may use its share of either, and one client of a child half of the child's. Idle connections are
-//! counted here too, for the metrics; those on which clients have logged in have limits and shares
-//! of their own, also for the memory of buffers that have grown.
+//! Permits for busy connections: a limit per origin and a total limit, shared by the cores. One
+//! client may use its share of either limit, and one client of a child half of the child's share.
+//! Idle connections are counted here too, for the metrics; idle connections on which clients have
+//! logged in have separate limits and shares, also for the memory of buffers that have grown.
 //!
 //! `Upstream` takes a permit before it sends a request and returns it with the last byte of the
 //! response; an idle connection has none. Permits are granted in order of arrival.
 //!
 //! Invariant: a limit is in the map exactly while a permit within it is held or awaited.
-//! Cost: one short lock and two counters per request.
+//! Cost: a short lock and two counters per request.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -33,7 +33,7 @@ struct PermitCounts {
     bounds: Mutex<HashMap<Bound, Arc<Semaphore>>>,
 }
 
-/// Permission to keep one connection busy; returned when dropped.
+/// Permission to keep a connection busy; returned when dropped.
 #[derive(Debug)]
 pub struct Permit {
     _all: OwnedSemaphorePermit,
@@ -43,20 +43,20 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// The client whose request the connection carries.
+    /// The client that made the request on the connection.
     pub(super) fn client(&self) -> Option<Network> {
         self.client
     }
 }
 
-/// Permission to keep one idle connection for the client that has logged in on it.
+/// Permission to keep an idle connection for the client that has logged in on it.
 #[derive(Debug)]
 pub(super) struct PinnedPermit {
     _turns: Vec<BoundPermit>,
     _idle: CountedIdle,
 }
 
-/// The limits besides the one on all connections.
+/// The limits besides the total limit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Bound {
     /// See [`Network::ChildClient`].
@@ -65,26 +65,26 @@ enum Bound {
     ClientAtOrigin(Network, Authority),
     Client(Network),
     Origin(Authority),
-    /// Idle connections that a client has logged in on.
+    /// Idle connections on which a client has logged in.
     PinnedOf(Network),
     Pinned,
-    /// KiB of their buffers, beyond those of new connections.
+    /// KiB of their buffers, beyond the buffers of new connections.
     PinnedKibOf(Network),
     PinnedKib,
 }
 
-/// A permit within one limit.
+/// A permit within a limit.
 #[derive(Debug)]
 struct BoundPermit {
     // Fields drop in this order: the permit must be returned before the reference checks whether it
-    // is the last.
+    // is the last reference.
     _permit: OwnedSemaphorePermit,
     _interest: BoundRef,
 }
 
 impl Permits {
-    /// At most `per_origin` connections for each authority and `in_all` for all together; one
-    /// client gets `client_percent` of either.
+    /// Allows at most `per_origin` connections for each authority and `in_all` in total; one client
+    /// gets `client_percent` of either.
     pub(crate) fn new(per_origin: usize, in_all: usize, client_percent: u8) -> Self {
         let in_all = in_all.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(PermitCounts {
@@ -111,7 +111,7 @@ impl Permits {
         let of_client = network.map(Network::without_client);
         let of_child = network.filter(|_| network != of_client);
         // From the narrowest to the widest limit: a request that waits for a narrow one must not
-        // hold a wide one.
+        // hold a wide limit.
         let bounds = [
             of_child.map(|child| Bound::ChildClientAtOrigin(child, authority.clone())),
             of_child.map(Bound::ChildClient),
@@ -143,9 +143,9 @@ impl Permits {
         })
     }
 
-    /// Permission to keep a connection for `client`, whose buffers have grown by `extra` bytes, if
-    /// the limits allow one more now. As many may be kept as may be busy; a client gets the same
-    /// share of either.
+    /// Returns permission to keep a connection for `client` with buffers grown by `extra` bytes, if
+    /// the limits allow another connection now. As many connections may be kept as may be busy; a
+    /// client gets the same share of both.
     pub(super) fn pinned(&self, client: Network, extra: u64) -> Option<PinnedPermit> {
         let take = |(bound, permits)| {
             let interest = BoundRef::new(&self.0, bound);
@@ -157,7 +157,7 @@ impl Permits {
         };
         let kib = u32::try_from(extra.div_ceil(1 << 10)).ok()?;
         let mut bounds = Vec::with_capacity(6);
-        // A client of a child has a part of what the child has.
+        // A client of a child gets a part of the child's share.
         let child = client.without_client();
         let networks = [Some(client), (child != client).then_some(child)];
         for network in networks.into_iter().flatten() {
@@ -173,7 +173,7 @@ impl Permits {
         })
     }
 
-    /// Numbers of busy and idle connections.
+    /// Returns the numbers of busy and idle connections.
     pub fn figures(&self) -> UpstreamFigures {
         UpstreamFigures {
             busy: self.busy() as u64,
@@ -193,7 +193,7 @@ impl Permits {
     }
 }
 
-/// One idle connection in the count.
+/// An idle connection in the count.
 #[derive(Debug)]
 pub(super) struct CountedIdle(Arc<PermitCounts>);
 
@@ -203,7 +203,7 @@ impl Drop for CountedIdle {
     }
 }
 
-/// A reference to the semaphore of a limit; the last one removes the limit from the map.
+/// A reference to a limit's semaphore; the last reference removes the limit from the map.
 #[derive(Debug)]
 struct BoundRef {
     shared: Arc<PermitCounts>,
@@ -231,8 +231,8 @@ impl BoundRef {
 impl Drop for BoundRef {
     fn drop(&mut self) {
         let mut bounds = self.shared.bounds();
-        // Semaphores are cloned only under this lock, from the map's reference or from one of
-        // these. A count of two means the map's and ours.
+        // Semaphores are cloned only under this lock, from the map's reference or from a
+        // `BoundRef`. A count of two means the map's reference and ours.
         if Arc::strong_count(&self.semaphore) == 2 {
             bounds.remove(&self.bound);
         }
@@ -244,7 +244,7 @@ impl PermitCounts {
         self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of permits of a limit.
+    /// Returns the number of permits of a limit.
     fn permits(&self, bound: &Bound) -> usize {
         let share = |permits: usize| {
             let permits = u128::try_from(permits).unwrap_or(u128::MAX);
@@ -252,7 +252,8 @@ impl PermitCounts {
             usize::try_from(share).unwrap_or(usize::MAX).max(1)
         };
         let of_client = |network: Network, permits| match network {
-            // All clients of a child share what one client gets, so none may use all of it.
+            // All clients of a child share the part of a single client, so no client may use all of
+            // it.
             Network::ChildClient(..) => share(permits).div_ceil(2),
             Network::Address(_) | Network::Child(_) => share(permits),
         };
@@ -270,10 +271,11 @@ impl PermitCounts {
     }
 }
 
-/// Memory of a busy connection in its client's share, and of one that is kept for it.
+/// Memory of a busy connection in the client's share, and of an idle connection kept for the
+/// client.
 pub(super) const BUSY_BYTES: u64 = 32 << 10;
-/// Most memory of grown buffers of the connections on which clients have logged in: 64 connections
-/// with the largest reads (`http1::READ_MAX`), of which one client has 16 by default.
+/// Maximum memory of grown buffers of the connections on which clients have logged in: 64
+/// connections with the largest reads (`http1::READ_MAX`); one client has 16 of them by default.
 const PINNED_EXTRA_KIB: usize = 64 * 128;
 
 /// Connections to origins, without tunnels.

@@ -1,19 +1,19 @@
-//! Connections to upstream that belong to one client connection, because a client has logged in on
+//! Connections to upstream that belong to a client connection, because a client has logged in on
 //! them (NTLM, Negotiate; see `hashcache_http::logs_in_connection`).
 //!
-//! Each client connection has a table, [`Pins`]. `request/pass` of the proxy takes a [`Turn`] in it
-//! for every request that has such a login or follows one; `Upstream::try_send` sends that request
-//! on the connection of the turn, and `ResponseBody` puts it back there. A response that only
-//! offers such a login leaves its connection here too, for the handshake.
+//! Each client connection has a table, [`Pins`]. The proxy's `request/pass` takes a [`Turn`] in
+//! this table for every request that has such a login or follows such a login; `Upstream::try_send`
+//! sends the request on the connection of the turn, and `ResponseBody` puts the connection back. If
+//! a response only offers such a login, the connection is kept here too, for the handshake.
 //!
-//! Invariants: a connection that comes here never returns to the pool, and leaves the table only to
-//! be closed, at the latest with the client connection. It serves one request at a time. A message
-//! of a login that belongs to a challenge is sent on the connection of that challenge, or not at
-//! all. In the table of a link, no client of the child takes the pins of another one: it has a
-//! quarter of the table at most, and a full table loses a pin of the client with the most.
-//! Cost: nothing for clients without such a login but an empty table and a look at it; with one, at
-//! most `PINS_MAX` connections for a client connection, idle for as long as pooled ones, a share
-//! of all for each client (`permits`), and their memory in the client's share.
+//! Invariants: a connection in the table never returns to the pool, and leaves the table only to be
+//! closed, at the latest with the client connection. It serves one request at a time. A login
+//! message that belongs to a challenge is sent on the connection of that challenge, or not at all.
+//! In the table of a link, no client of the child takes the pins of another client: a client has at
+//! most a quarter of the table, and a full table loses a pin of the client with the most pins.
+//! Cost: for clients without such a login only an empty table and a check of it; with a login, at
+//! most `PINS_MAX` connections for a client connection, idle for as long as pooled connections, a
+//! share of all for each client (`permits`), and their memory in the client's share.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -34,7 +34,7 @@ use super::endpoint::Endpoint;
 use super::permits::{BUSY_BYTES, Permits, PinnedPermit};
 use super::pool::{LOOK_EVERY, Pool, UpstreamConn};
 
-/// The upstream connections of one client connection.
+/// A client connection's upstream connections.
 #[derive(Clone)]
 pub struct Pins(Rc<PinTable>);
 
@@ -44,33 +44,34 @@ struct PinTable {
     sweeping: Cell<bool>,
 }
 
-/// The user and the server of a login, as far as one client connection can have several.
+/// The user and the server of a login: one client connection can have several of both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PinKey {
-    /// A trusted proxy in front of a site sends the requests of several clients on one connection.
+    /// The client address: a trusted proxy in front of a site sends requests of several clients on
+    /// one connection.
     pub client: IpAddr,
-    /// The pin of the child from which the request comes by a link.
+    /// The number of the child's pin, if the request is from a link.
     pub linked: Option<LinkedLogin>,
-    /// The key space of the resource.
+    /// The resource's key space.
     pub space: Space,
-    /// The scheme of the origin.
+    /// The origin's scheme.
     pub scheme: Scheme,
-    /// The authority of the origin.
+    /// The origin's authority.
     pub authority: Authority,
     /// The only server that may answer.
     pub server: Option<Authority>,
 }
 
-/// The number of a pin, by which a child names it to its parent: a link has the requests of all
-/// clients of the child.
+/// The number of a pin. A child names the pin to the parent by this number, because a link has the
+/// requests of all clients of the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkedLogin(pub u64);
 
-/// In a request: the proxy that has sent it keeps its connection for one client.
+/// Marks a request: the proxy that has sent it keeps the connection for a single client.
 #[derive(Clone, Copy, Debug)]
 pub struct KeptLogin;
 
-/// One upstream connection, or the place of one.
+/// An upstream connection, or a place for it.
 struct Pin {
     number: u64,
     key: PinKey,
@@ -98,31 +99,32 @@ struct IdlePin {
     _memory: ShareGuard,
 }
 
-/// How far the login on a connection is.
+/// Login progress on a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Login {
-    /// The server has offered it.
+    /// The server has offered the login.
     #[default]
     Offered,
-    /// The client has sent credentials, and the server's last response did not ask for more.
+    /// The client has sent credentials, and the server's last response did not request more.
     Begun,
-    /// The server waits for the client's response to its challenge.
+    /// The server waits for the client's response to the challenge.
     HalfDone,
 }
 
-/// How a request uses upstream connections.
+/// The way a request uses upstream connections.
 #[derive(Clone, Default)]
 pub enum Pinning {
-    /// The proxy's own request, on any connection. Should the response offer a login of the
+    /// The proxy's own request, on any connection. If the response offers a login for the
     /// connection, the connection is closed.
     #[default]
     None,
-    /// The same for a client, who gets the connection in that case.
+    /// A client's request, on any connection. If the response offers a login, the client gets the
+    /// connection.
     Offer(Rc<PinOffer>),
-    /// The request has or follows a login, so it gets the connection of this turn.
+    /// The request has or follows a login, so it gets this turn's connection.
     Turn(Rc<Turn>),
-    /// The same for a client that cannot be told from others on its connection: a connection for
-    /// this request and no other.
+    /// The request has or follows a login, but the client connection may carry several clients: it
+    /// gets a connection for this request only.
     Alone,
 }
 
@@ -133,7 +135,7 @@ pub struct PinOffer {
     client: Share,
 }
 
-/// The exclusive use of a pin, until the response is complete or dropped.
+/// Exclusive use of a pin, until the response is complete or dropped.
 pub struct Turn {
     pins: Pins,
     number: u64,
@@ -142,7 +144,7 @@ pub struct Turn {
     /// The connection is in the table again.
     is_kept: Cell<bool>,
     login: Cell<Login>,
-    /// The request that is being sent has credentials.
+    /// The current request has credentials.
     has_credentials: Cell<bool>,
     _turn: OwnedSemaphorePermit,
 }
@@ -154,7 +156,7 @@ impl Default for Pins {
 }
 
 impl Pins {
-    /// The table of a link.
+    /// Makes a link's table.
     pub fn of_link() -> Self {
         Self::with_max(LINKED_PINS_MAX)
     }
@@ -167,19 +169,19 @@ impl Pins {
         }))
     }
 
-    /// Whether no login was begun or offered on this client connection.
+    /// Returns true if no login was started or offered on this client connection.
     pub fn is_empty(&self) -> bool {
         self.0.pins.borrow().is_empty()
     }
 
-    /// Whether the client has begun a login: then its further requests follow it.
+    /// Returns true if the client has started a login: then further requests follow that login.
     pub fn has_login(&self, key: &PinKey) -> bool {
         let pins = self.0.pins.borrow();
         let mut begun = pins.iter().filter(|pin| pin.login != Login::Offered);
         begun.any(|pin| pin.key == *key)
     }
 
-    /// For a request without a login.
+    /// Makes an offer for a request without a login.
     pub fn offer(&self, key: PinKey, client: Share) -> Rc<PinOffer> {
         Rc::new(PinOffer {
             pins: Rc::downgrade(&self.0),
@@ -188,11 +190,11 @@ impl Pins {
         })
     }
 
-    /// Waits for the use of the pin of `key`, which is made if there is none.
+    /// Waits for the use of the pin of `key`; makes the pin if there is none.
     ///
     /// # Errors
-    /// There are too many pins, or the requests before this one take longer than `limit`: HTTP/2
-    /// clients may send many at once.
+    /// There are too many pins, or the requests before this request take longer than `limit`:
+    /// HTTP/2 clients may send many requests at once.
     pub async fn turn(
         &self,
         key: &PinKey,
@@ -204,7 +206,7 @@ impl Pins {
                 let (number, semaphore) = self.find_or_make(key, client.network())?;
                 let turn = semaphore.acquire_owned().await;
                 let turn = turn.map_err(|_| Failure::Internal("turns are closed"))?;
-                // The request before may have ended with the connection, and the pin with it.
+                // The request before may have closed the connection, which removes the pin.
                 if let Some(turn) = self.begin(number, client, turn) {
                     return Ok(Rc::new(turn));
                 }
@@ -227,7 +229,8 @@ impl Pins {
         let of = |client| pins.iter().filter(move |pin| pin.client == client).count();
         let share = match client {
             Network::ChildClient(..) => self.0.max / CLIENT_PART,
-            // All pins are of one client, or of clients that the child does not tell apart.
+            // All pins belong to a single client, or to clients that the child does not
+            // distinguish.
             Network::Address(_) | Network::Child(_) => self.0.max,
         };
         if of(client) >= share {
@@ -249,7 +252,7 @@ impl Pins {
         pin.used = Instant::now();
         let conn = match pin.at.take() {
             Some(At::Conn(idle)) => Some((idle.conn, idle.to)),
-            // Its parent has the connection, or had it.
+            // The parent has the connection, or had it.
             linked => {
                 pin.at = linked;
                 None
@@ -320,7 +323,7 @@ impl PinOffer {
             let mut same = pins.iter().filter(|pin| pin.number == number);
             same.any(is_free)
         };
-        // A login that was begun meanwhile has a connection of its own.
+        // If a login was started meanwhile, it has a separate connection.
         if !is_wanted {
             return;
         }
@@ -355,7 +358,7 @@ impl IdlePin {
 }
 
 impl Pins {
-    /// Removes a pin that stands for nothing.
+    /// Removes a pin without a connection and without a pending challenge.
     fn forget_if_void(&self, number: u64) {
         let is_void = |pin: &Pin| pin.at.is_none() && pin.login != Login::HalfDone;
         let mut pins = self.0.pins.borrow_mut();
@@ -364,7 +367,7 @@ impl Pins {
 }
 
 impl Turn {
-    /// Where the connection of the login leads; `None`: there is none.
+    /// Returns the login connection's endpoint; `None`: there is no connection.
     pub fn leads_to(&self) -> Option<Endpoint> {
         if let Some((_, to)) = &*self.conn.borrow() {
             return Some(to.clone());
@@ -377,17 +380,18 @@ impl Turn {
         }
     }
 
-    /// Whether the server waits for the answer to a challenge.
+    /// Returns true if the server waits for the answer to a challenge.
     pub fn is_half_done(&self) -> bool {
         self.login.get() == Login::HalfDone
     }
 
-    /// The client is told that the handshake has failed, and may begin a new one.
+    /// Called when the client gets the message that the handshake has failed; the client may start
+    /// a new handshake.
     pub fn give_up(&self) {
         self.login.set(Login::Offered);
     }
 
-    /// Closes the connection: it does not lead where this request goes.
+    /// Closes the connection, because it leads to another endpoint than this request.
     pub fn leave(&self) {
         self.conn.take();
         let mut pins = self.pins.0.pins.borrow_mut();
@@ -396,32 +400,32 @@ impl Turn {
         }
     }
 
-    /// The number of the pin, for a parent.
+    /// The pin number, for a parent.
     pub(super) fn number(&self) -> LinkedLogin {
         LinkedLogin(self.number)
     }
 
-    /// The connection to `to`, if it is still open.
+    /// Takes the connection to `to`, if it is still open.
     pub(super) fn take(&self, to: &Endpoint) -> Option<UpstreamConn> {
         let taken = self.conn.take().filter(|(_, leads_to)| leads_to == to);
         taken.map(|(conn, _)| conn).filter(UpstreamConn::is_open)
     }
 
-    /// A request is about to be sent.
+    /// Called before a request is sent.
     pub(super) fn begin(&self, has_credentials: bool) {
         self.has_credentials.set(has_credentials);
         if has_credentials {
-            // Should no response come, nobody knows how far the login is.
+            // If there is no response, the login progress is unknown.
             self.login.set(Login::HalfDone);
         }
     }
 
-    /// Its response has arrived; `asks`: it asks for more credentials.
+    /// Called when the response has arrived; `asks`: it requests more credentials.
     pub(super) fn answered(&self, asks: bool) {
         self.login.set(match (self.has_credentials.get(), asks) {
             (true, true) => Login::HalfDone,
             (true, false) => Login::Begun,
-            // The client has given up the handshake, or there was none yet.
+            // The client has given up the handshake, or there was no handshake yet.
             (false, _) => self.login.get().min(Login::Begun),
         });
     }
@@ -452,7 +456,7 @@ impl Drop for Turn {
             let mut pins = self.pins.0.pins.borrow_mut();
             if let Some(pin) = pins.iter_mut().find(|pin| pin.number == self.number) {
                 pin.at = None;
-                // A challenge without its connection: the next message of the login is refused.
+                // A challenge without the connection: the next message of the login is refused.
                 pin.login = match self.login.get() {
                     Login::HalfDone => Login::HalfDone,
                     Login::Offered | Login::Begun => Login::Offered,
@@ -464,12 +468,12 @@ impl Drop for Turn {
 }
 
 impl Pinning {
-    /// Whether the request has or follows a login.
+    /// Returns true if the request has or follows a login.
     pub fn is_login(&self) -> bool {
         matches!(self, Self::Turn(_) | Self::Alone)
     }
 
-    /// The turn, if there is one.
+    /// The turn, if any.
     pub(super) fn turn(&self) -> Option<&Rc<Turn>> {
         match self {
             Self::Turn(turn) => Some(turn),
@@ -478,8 +482,8 @@ impl Pinning {
     }
 }
 
-/// Drops a pin of `client` that is not in use: the one that was used longest ago, but a handshake
-/// only if there is nothing else.
+/// Drops a pin of `client` that is not in use: the least recently used pin, but a handshake only if
+/// there is nothing else.
 fn drop_oldest(pins: &mut Vec<Pin>, client: Network) -> Result<(), Failure> {
     let own = pins.iter().enumerate();
     let idle = own.filter(|(_, pin)| pin.client == client && !pin.is_in_use());
@@ -489,7 +493,7 @@ fn drop_oldest(pins: &mut Vec<Pin>, client: Network) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Closes connections that were idle too long; ends when none is left, or with the table.
+/// Closes connections that were idle too long; returns when none is left, or with the table.
 async fn sweep(table: Weak<PinTable>) {
     while let Some(first) = table.upgrade().and_then(|table| table.first_end()) {
         sleep_until(first.min(Instant::now() + LOOK_EVERY)).await;
@@ -539,17 +543,18 @@ impl fmt::Debug for PinOffer {
     }
 }
 
-/// Numbers are drawn for the whole process: a link has those of all cores.
+/// Numbers are drawn for the whole process, because a link has the pins of all cores.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
-/// Logins of one client connection. A browser uses one connection to a proxy for several origins.
+/// Maximum logins per client connection. A browser uses one connection to a proxy for several
+/// origins.
 const PINS_MAX: usize = 8;
-/// Logins of the clients of a child.
+/// Maximum logins for all clients of a child.
 const LINKED_PINS_MAX: usize = 256;
-/// One client of a child may have 1/`CLIENT_PART` of them: eight browser connections with as many
-/// logins as a client connection has.
+/// One client of a child may have 1/`CLIENT_PART` of them: eight browser connections, each with the
+/// maximum number of logins.
 const CLIENT_PART: usize = 4;
 
-/// Where a connection goes when its response is complete.
+/// The place for a connection after the response is complete.
 #[derive(Debug)]
 pub(super) enum ConnHome {
     Pool,
@@ -557,12 +562,12 @@ pub(super) enum ConnHome {
     Turn(Rc<Turn>),
     /// The response offers a login, and this client may want it.
     Offer(Rc<PinOffer>),
-    /// It is closed.
+    /// The connection is closed.
     Nowhere,
 }
 
 impl ConnHome {
-    /// Puts a connection where it belongs. Its last exchange, for `client`, is complete.
+    /// Puts a connection in the right place. The last exchange on it, for `client`, is complete.
     pub(super) fn put(
         &self,
         pool: &Rc<Pool>,

@@ -1,14 +1,15 @@
-//! Connections to origins: one for a request, and the pool of idle ones.
+//! Connections to origins: a connection for a request, and the pool of idle connections.
 //!
-//! `Upstream` takes a connection from the pool or opens one, sends one request at a time on it, and
-//! `ResponseBody` puts it back when the response is complete. All on one core.
+//! `Upstream` takes a connection from the pool or opens a new connection, sends a single request at
+//! a time on it, and `ResponseBody` puts it back when the response is complete. All on one core.
 //!
-//! Invariants: no client has logged in on a connection in the pool, nor was asked to (`pinned` has
-//! those that are for one client). The response on a connection in the pool is complete, and it is
-//! taken only while nothing has arrived on it since. Dropping a connection closes it, whatever of
-//! its request is still being sent. Cost: an idle connection keeps its socket and the memory
-//! reserved by `http1::memory`, 32 KiB or, after much content, up to 136 KiB; there are at most
-//! [`IDLE_MAX`] of them, and grown buffers of all take at most a part of the memory budget.
+//! Invariants: no client has logged in on a connection in the pool, and no response on it has
+//! offered such a login (`pinned` has the connections that belong to a client). The response on a
+//! connection in the pool is complete, and the connection is taken only while nothing has arrived
+//! on it since. Dropping a connection closes it, even if a part of the request is still being sent.
+//! Cost: an idle connection keeps the socket and the memory reserved by `http1::memory`, 32 KiB or,
+//! after much content, up to 136 KiB; there are at most [`IDLE_MAX`] of them, and all grown buffers
+//! together take at most a part of the memory budget.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -34,18 +35,18 @@ use super::permits::{CountedIdle, Permits};
 use super::transport::Transport;
 use crate::gateway::GatewayFailure;
 
-/// One HTTP/1.1 connection, or one stream of an HTTP/2 connection.
+/// An HTTP/1.1 connection, or a stream of an HTTP/2 connection.
 pub(super) struct UpstreamConn {
     pub(super) sender: RequestSender,
-    /// For a stream: only the bytes of its own request.
+    /// For a stream: only the bytes of the request on it.
     pub(super) meter: Meter,
     pub(super) peer: SocketAddr,
     gateway: Option<GatewayFailure>,
-    /// Whose request it had carried when it became idle for the first time.
+    /// The owner of the request that it had carried when it became idle for the first time.
     owner: Option<Owner>,
 }
 
-/// What requests are sent on.
+/// The connection or stream that carries requests.
 pub(super) enum RequestSender {
     Http1(Http1Conn),
     Http2(Http2Stream),
@@ -53,7 +54,7 @@ pub(super) enum RequestSender {
 }
 
 impl UpstreamConn {
-    /// Makes an HTTP/1.1 connection from a connected socket.
+    /// Makes an HTTP/1.1 connection from a connected stream.
     pub(super) fn new(
         stream: Transport<Channel>,
         peer: SocketAddr,
@@ -75,7 +76,7 @@ impl UpstreamConn {
         }
     }
 
-    /// One HTTP/2 stream, for one request.
+    /// Wraps an HTTP/2 stream, for a single request.
     pub(super) fn on(stream: Http2Stream) -> Self {
         let peer = stream.peer();
         Self {
@@ -87,7 +88,7 @@ impl UpstreamConn {
         }
     }
 
-    /// One request on the link to a parent.
+    /// Wraps a request on the link to a parent.
     pub(super) fn linked(linked: LinkedStream) -> Self {
         let peer = linked.stream.address;
         Self {
@@ -99,13 +100,13 @@ impl UpstreamConn {
         }
     }
 
-    /// Why the gateway gave no response, if this is one.
+    /// Returns the reason why the gateway gave no response, if this is a gateway.
     pub(super) fn gateway_failure(&self) -> Option<Failure> {
         self.gateway.as_ref().and_then(GatewayFailure::get)
     }
 
-    /// The last time at which bytes of the request were sent, if the connection knows it: in HTTP/2
-    /// it carries those of other requests too.
+    /// Time of the last write for this request, if the connection knows it: an HTTP/2 connection
+    /// carries bytes for other requests too.
     pub(super) fn last_sent(&self) -> Option<Instant> {
         match &self.sender {
             RequestSender::Http1(_) => Some(self.meter.last_sent()),
@@ -121,7 +122,7 @@ impl UpstreamConn {
         }
     }
 
-    /// Notes that content of the response was read.
+    /// Notes that response content was read.
     pub(super) fn note_read(&self, bytes: usize) {
         if let RequestSender::Linked(linked) = &self.sender {
             linked.stream.reading.read(bytes);
@@ -132,7 +133,7 @@ impl UpstreamConn {
         matches!(self.sender, RequestSender::Http1(_))
     }
 
-    /// How much more memory it holds than a new connection, in HTTP/1.1, bytes.
+    /// Memory that it holds beyond the memory of a new connection, in HTTP/1.1, bytes.
     pub(super) fn extra_bytes(&self) -> u64 {
         match &self.sender {
             RequestSender::Http1(conn) => conn.extra_bytes(),
@@ -140,7 +141,7 @@ impl UpstreamConn {
         }
     }
 
-    /// Whether it has carried a request before this one, in HTTP/1.1.
+    /// Returns true if it has carried an earlier request, in HTTP/1.1.
     pub(super) fn is_reused(&self) -> bool {
         self.is_http_1() && self.meter.received() > 0
     }
@@ -149,7 +150,7 @@ impl UpstreamConn {
         matches!(self.sender, RequestSender::Http2(_))
     }
 
-    /// The HTTP/2 connection to an origin that the request is sent on.
+    /// Returns the HTTP/2 connection to an origin that carries the request.
     pub(super) fn http2_conn(&self) -> Option<Rc<Http2Conn>> {
         match &self.sender {
             RequestSender::Http2(stream) => Some(Rc::clone(stream.conn())),
@@ -157,7 +158,7 @@ impl UpstreamConn {
         }
     }
 
-    /// How much longer than by the limits the server may take: on a link, its bytes wait for their
+    /// Time that the server may take in addition to the limits: on a link, bytes wait for their
     /// turn.
     pub(super) fn turn_time(&self) -> Duration {
         match &self.sender {
@@ -166,7 +167,7 @@ impl UpstreamConn {
         }
     }
 
-    /// Whether the connection below it certainly takes no more requests.
+    /// Returns true if the connection certainly takes no more requests.
     pub(super) fn is_closed(&self) -> bool {
         match &self.sender {
             RequestSender::Http1(conn) => !conn.is_open(),
@@ -175,13 +176,14 @@ impl UpstreamConn {
         }
     }
 
-    /// Whether it is idle and takes a request, in HTTP/1.1.
+    /// Returns true if it is idle and takes a request, in HTTP/1.1.
     pub(super) fn is_open(&self) -> bool {
         matches!(&self.sender, RequestSender::Http1(conn) if conn.is_open())
     }
 
-    /// The response is complete. Whether the connection may be kept, in HTTP/1.1: others are shared
-    /// and kept by `http2` and by `parent` of `hashcache-link`.
+    /// Called when the response is complete. Returns true if the connection may be kept, in
+    /// HTTP/1.1: other connections are shared and kept by `http2` and by `parent` of
+    /// `hashcache-link`.
     pub(super) fn rest(&self) -> bool {
         matches!(&self.sender, RequestSender::Http1(conn) if conn.rest())
     }
@@ -189,7 +191,7 @@ impl UpstreamConn {
 
 impl Drop for UpstreamConn {
     fn drop(&mut self) {
-        // The content of its request would be sent on, and keep the connection open.
+        // Otherwise the request content upload would continue, and keep the connection open.
         if let RequestSender::Http1(conn) = &self.sender {
             conn.stop_upload();
         }
@@ -204,13 +206,13 @@ impl fmt::Debug for UpstreamConn {
     }
 }
 
-/// The idle connections of one core.
+/// The idle connections on a core.
 #[derive(Debug)]
 pub(super) struct Pool {
     idle: RefCell<HashMap<Endpoint, Vec<IdleConn>>>,
     pub(super) idle_time: Duration,
     pub(super) permits: Permits,
-    /// Maximum memory of grown buffers of idle connections, bytes.
+    /// Maximum memory for grown buffers in idle connections, bytes.
     extra_max: Cell<u64>,
     /// Maximum number of idle connections.
     pub(super) idle_max: Cell<usize>,
@@ -220,15 +222,15 @@ pub(super) struct Pool {
 #[derive(Debug)]
 struct IdleConn {
     conn: UpstreamConn,
-    /// The client that it counts for. Others may have used it since: a client with many connections
-    /// must not make them those of others.
+    /// The client for which it counts. Other clients may have used it since: a client with many
+    /// connections must not make them count for other clients.
     client: Owner,
     since: Instant,
     _counted: CountedIdle,
 }
 
 impl Pool {
-    /// Connections may be idle for `idle_time`; they are counted in `permits`.
+    /// Makes a pool. Connections may be idle for `idle_time`; they are counted in `permits`.
     pub(super) fn new(idle_time: Duration, permits: Permits) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
@@ -240,15 +242,15 @@ impl Pool {
         })
     }
 
-    /// Grown buffers of idle connections may take a part of a budget of `memory_bytes`.
+    /// Lets grown buffers of idle connections take a part of a budget of `memory_bytes`.
     pub(super) fn set_memory(&self, memory_bytes: u64) {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let extra = memory_bytes / IDLE_EXTRA_PART / cores as u64;
         self.extra_max.set(extra.max(IDLE_EXTRA_MIN));
     }
 
-    /// The most recently used connection to `to`, if it was idle for less than `max_idle`. The most
-    /// recent one is the least likely to be closed by the origin at this moment.
+    /// Takes the most recently used connection to `to`, if it was idle for less than `max_idle`.
+    /// The most recent connection is the least likely to be closed by the origin at this moment.
     pub(super) fn take(&self, to: &Endpoint, max_idle: Duration) -> Option<UpstreamConn> {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
@@ -266,7 +268,7 @@ impl Pool {
         taken
     }
 
-    /// Puts a connection back whose last exchange, for `client`, is complete.
+    /// Puts a connection back after the last exchange, for `client`, is complete.
     pub(super) fn put(self: &Rc<Self>, to: Endpoint, mut conn: UpstreamConn, client: Owner) {
         if !conn.rest() {
             return;
@@ -317,14 +319,15 @@ impl IdleConn {
     }
 }
 
-/// Drops the oldest connection of the client with most of them.
+/// Drops the oldest connection of the client with the most connections.
 fn drop_one(idle: &mut HashMap<Endpoint, Vec<IdleConn>>) {
     let all = idle
         .values()
         .flatten()
         .map(|idle| (idle.client, idle.since));
     let Some(client) = with_most(all) else { return };
-    // Connections are pushed and popped at the end, so the first in each list is the oldest there.
+    // Connections are pushed and popped at the end, so the first connection in each list is the
+    // oldest.
     let first = |conns: &[IdleConn]| conns.iter().position(|idle| idle.client == client);
     let firsts = idle
         .iter()
@@ -341,7 +344,7 @@ fn drop_one(idle: &mut HashMap<Endpoint, Vec<IdleConn>>) {
     }
 }
 
-/// Closes connections that were idle too long, or that the server has closed; ends when none is
+/// Closes connections that were idle too long, or that the server has closed; returns when none is
 /// left, or with the pool.
 async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
     while let Some(oldest) = pool.upgrade().and_then(|pool| pool.oldest()) {
@@ -361,10 +364,10 @@ async fn sweep(pool: Weak<Pool>, idle_time: Duration) {
 /// Maximum number of idle connections per core.
 const IDLE_MAX: usize = 256;
 /// The part of the memory budget that grown buffers of idle connections may take in all cores. To
-/// connect again costs more processor time than a miss of 32 KiB, and what they hold is taken only
-/// while memory is not short.
+/// connect again costs more processor time than a 32 KiB miss, and the buffers' memory is taken
+/// only while memory is not short.
 const IDLE_EXTRA_PART: u64 = 32;
-/// At least eight connections with the largest reads.
+/// Room for at least eight connections with the largest reads.
 const IDLE_EXTRA_MIN: u64 = 8 * buffered(READ_MAX);
-/// How long a connection that the server has closed may keep its socket.
+/// Time for which a connection that the server has closed may keep the socket.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -1,10 +1,10 @@
-//! CONNECT to a peer: the tunnel through which an origin is reached (RFC 9110, section 9.3.6); and
-//! the request of a probe.
+//! CONNECT to a peer for a tunnel to an origin (RFC 9110, section 9.3.6), and the request of a
+//! probe.
 //!
 //! Called by `Upstream::connect` for endpoints with `through`, and by `Upstream::probe`.
 //!
-//! Invariant: a byte that follows the head of the peer's 2xx belongs to the origin and is kept.
-//! Cost: one round trip to the peer, and at most [`HEAD_MAX`] of memory for its answer.
+//! Invariant: a byte after the head of the peer's 2xx belongs to the origin and is kept.
+//! Cost: a round trip to the peer, and at most [`HEAD_MAX`] of memory for the answer.
 
 use bytes::{Bytes, BytesMut};
 use hashcache_base::failure::Failure;
@@ -14,8 +14,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::peer::Peer;
 
-/// Asks the peer at the other end of `stream` for a tunnel to `to`. Returns the bytes that followed
-/// the head of its answer. `via` are the members of Via, this proxy's own included.
+/// Requests a tunnel to `to` from the peer at the other end of `stream`. Returns the bytes after
+/// the head of the answer. `via` are the members of Via, this proxy's own included.
 pub(super) async fn open_tunnel<S>(
     stream: &mut S,
     to: &Authority,
@@ -50,7 +50,7 @@ where
     }
 }
 
-/// Asks the peer at the other end of `stream` for its options. Any answer in HTTP will do.
+/// Sends OPTIONS to the peer at the other end of `stream`. Any answer in HTTP is a success.
 pub(super) async fn ask_options<S>(
     stream: &mut S,
     peer: &Peer,
@@ -88,12 +88,12 @@ fn request_head(to: &Authority, peer: &Peer, via: &HeaderValue) -> Vec<u8> {
     head
 }
 
-/// What the bytes read so far say.
+/// The answer in the bytes read so far.
 enum Answer {
     Incomplete,
-    /// An interim response of so many bytes.
+    /// An interim response; the value is the length in bytes.
     Interim(usize),
-    /// The tunnel begins after so many bytes.
+    /// The tunnel starts after this number of bytes.
     Tunnel(usize),
     Refused(u16),
 }
@@ -114,7 +114,7 @@ fn parse(read: &[u8]) -> Result<Answer, Failure> {
     })
 }
 
-/// Maximum size of the answer's head, bytes.
+/// Maximum size for the answer's head, bytes.
 const HEAD_MAX: usize = 16 << 10;
 const READ_SIZE: usize = 1 << 10;
 const FIELDS_MAX: usize = 64;

@@ -1,9 +1,10 @@
-//! Why a request has no response, and what that means for it.
+//! The reason why a request has no response, and the consequence for the request.
 //!
 //! Used by `exchange`, and by `linked` for links. The errors of h2 have the meanings that RFC 9113
 //! gives them.
 //!
-//! Invariant: a request counts as unseen only if RFC 9113 says that the origin did nothing for it.
+//! Invariant: a request counts as unseen only if the origin did nothing for it according to RFC
+//! 9113.
 
 use std::io;
 
@@ -19,7 +20,7 @@ pub(super) struct NotSent {
     pub(super) unsent: Option<Request<RequestBody>>,
 }
 
-/// Why a request has no response.
+/// The reason why a request has no response.
 #[derive(Debug)]
 pub(super) enum SendError {
     Http1(Failure),
@@ -27,7 +28,7 @@ pub(super) enum SendError {
     Linked(hyper::Error),
     /// The response is malformed, for this reason.
     Malformed(&'static str),
-    /// The connection has ended before the request's stream was opened.
+    /// The connection was closed before the request's stream was opened.
     Unopened,
 }
 
@@ -42,11 +43,11 @@ impl SendError {
         }
     }
 
-    /// Whether the error is that of the connection, and not of one stream alone.
+    /// Returns true if the error concerns the connection, and not only a stream.
     pub(super) fn is_of_connection(&self) -> bool {
         match (self.of_http_2(), self) {
             (Some(error), _) => error.is_go_away() || error.is_io(),
-            // hyper unwraps errors of the socket.
+            // hyper unwraps socket errors.
             (None, Self::Linked(error)) => {
                 std::error::Error::source(error).is_some_and(|cause| cause.is::<io::Error>())
             }
@@ -55,14 +56,14 @@ impl SendError {
         }
     }
 
-    /// Whether h2 has ended the connection because of what the origin sent.
+    /// Returns true if h2 has closed the connection because of bytes from the origin.
     pub(super) fn is_protocol_error(&self) -> bool {
         let is_error = |error: &h2::Error| error.reason() != Some(h2::Reason::NO_ERROR);
         self.of_http_2()
             .is_some_and(|error| error.is_go_away() && error.is_library() && is_error(error))
     }
 
-    /// Whether h2 has found the response invalid, or its head larger than the limit.
+    /// Returns true if h2 has found the response invalid, or the head larger than the limit.
     pub(super) fn is_invalid(&self) -> bool {
         self.of_http_2()
             .is_some_and(|error| error.is_reset() && error.is_library())
@@ -90,20 +91,20 @@ impl From<h2::Error> for SendError {
     }
 }
 
-/// What an origin did with a request that it did not answer.
+/// How an origin treated a request that it did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// Unknown.
     No,
-    /// Not processed (REFUSED_STREAM, GOAWAY), or never written: it may be sent again,
-    /// whatever its method.
+    /// Not processed (REFUSED_STREAM, GOAWAY), or never written: the request may be sent again,
+    /// whatever the method.
     Unseen,
-    /// The origin answers it in HTTP/1.1 only.
+    /// The origin answers the request only in HTTP/1.1.
     NeedsHttp1,
 }
 
 impl Refused {
-    /// The meaning of `error` (RFC 9113, sections 6.8 and 8.7).
+    /// Returns the meaning of `error` (RFC 9113, sections 6.8 and 8.7).
     pub(super) fn of(error: &SendError) -> Self {
         let error = match (error, error.of_http_2()) {
             (SendError::Unopened, _) => return Self::Unseen,
@@ -113,8 +114,9 @@ impl Refused {
         match error.reason() {
             Some(h2::Reason::HTTP_1_1_REQUIRED) if error.is_remote() => Self::NeedsHttp1,
             Some(h2::Reason::REFUSED_STREAM) if error.is_remote() => Self::Unseen,
-            // h2 gives the error of a GOAWAY only to streams above its last one, and to those that
-            // were not opened yet. The origin does not process them, whatever error it names.
+            // h2 gives the error of a GOAWAY only to streams above the last stream in it, and to
+            // streams that were not opened yet. The origin does not process them, whatever error it
+            // names.
             _ if error.is_go_away() && error.is_remote() => Self::Unseen,
             _ => Self::No,
         }

@@ -1,10 +1,10 @@
-//! The content of a request on its way to an origin.
+//! Request content on the way to an origin.
 //!
-//! Made by `request` and `fetch` of the proxy, polled by what writes it on the connection. It can
-//! be held back until the origin sends `100 Continue`, and it shows `Upstream` whether the client
-//! or the origin is silent.
+//! Made by the proxy's `request` and `fetch`, polled by the connection that writes it. The content
+//! can be held back until the origin sends `100 Continue`, and it shows `Upstream` whether the
+//! client or the origin is silent.
 //!
-//! Invariant: while held, the client's content is not polled, so the client is not asked to send
+//! Invariant: while held, the client's content is not polled, so the client gets no signal to send
 //! it.
 
 use std::cell::{Cell, RefCell};
@@ -22,7 +22,7 @@ use super::kept_content::{ContentStream, KeptContent, Recall};
 
 pub(crate) use super::kept_content::ContentError;
 
-/// The content of a request.
+/// Request content.
 pub struct RequestBody {
     content: RequestContent,
     progress: Rc<BodyProgress>,
@@ -38,31 +38,32 @@ enum RequestContent {
 #[derive(Debug, Default)]
 pub(super) struct BodyProgress {
     held: Cell<bool>,
-    /// The hold has ended without a 100.
+    /// The hold was released without a 100.
     held_in_vain: Cell<bool>,
     /// A 100 has arrived, in time or late.
     continued: Cell<bool>,
-    /// When the head was handed to the connection. `None`: in HTTP/2 its stream is not open yet.
+    /// Time when the head was passed to the connection. `None`: in HTTP/2 the stream is not open
+    /// yet.
     opened: Cell<Option<Instant>>,
-    /// When head or content was last handed to the connection.
+    /// Time when head or content was last passed to the connection.
     last_sent: Cell<Option<Instant>>,
     waker: RefCell<Option<Waker>>,
     /// The connection wants more and the client has sent nothing yet.
     starved: Cell<bool>,
-    /// The connection has all of the content.
+    /// The connection has all content.
     ended: Cell<bool>,
     /// The content broke off, on the client's side.
     failed: Cell<bool>,
-    /// Length of the content, if it is known.
+    /// Content length, if it is known.
     length: Option<u64>,
     /// Bytes that the connection has taken.
     polled: Cell<u64>,
-    /// The length of what is sent, if it was announced.
+    /// The length that was announced, if any.
     announced: Cell<Option<u64>>,
 }
 
 impl RequestBody {
-    /// No content.
+    /// Makes a body without content.
     pub fn empty() -> Self {
         let progress = BodyProgress {
             ended: Cell::new(true),
@@ -74,7 +75,8 @@ impl RequestBody {
         }
     }
 
-    /// Content that arrives while it is polled, such as a client's; its trailers are filtered.
+    /// Makes a body with content that arrives while it is polled, such as a client's; the trailers
+    /// are filtered.
     pub fn streamed<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + 'static,
@@ -94,7 +96,7 @@ impl RequestBody {
         }
     }
 
-    /// Content that was kept for this attempt.
+    /// Makes a body with content that was kept for this attempt.
     pub(super) fn kept(content: KeptContent) -> Self {
         let progress = BodyProgress {
             length: content.size_hint().exact(),
@@ -107,7 +109,7 @@ impl RequestBody {
         }
     }
 
-    /// Keeps the content from now on, so that it can be sent again; `keep` makes that of it.
+    /// Starts to keep the content, so that it can be sent again; `keep` converts the stream.
     /// `None`: there is no content, or `keep` has no memory.
     pub(super) fn keep(
         &mut self,
@@ -127,12 +129,12 @@ impl RequestBody {
         }
     }
 
-    /// Whether there is no content, so that the request may be sent again.
+    /// Returns true if there is no content, so that the request may be sent again.
     pub fn is_empty(&self) -> bool {
         matches!(self.content, RequestContent::Empty)
     }
 
-    /// Notes that content was handed to the connection.
+    /// Notes that content was passed to the connection.
     pub(super) fn note_sent(&self) {
         self.progress.last_sent.set(Some(Instant::now()));
     }
@@ -143,7 +145,7 @@ impl RequestBody {
 }
 
 impl BodyProgress {
-    /// Forgets what an earlier connection did, which sent nothing of the request.
+    /// Clears the state of an earlier connection, which sent nothing of the request.
     pub(super) fn begin(&self) {
         self.opened.set(None);
         self.last_sent.set(None);
@@ -151,19 +153,19 @@ impl BodyProgress {
         self.continued.set(false);
     }
 
-    /// The head is handed to the connection now.
+    /// Notes that the head is passed to the connection now.
     pub(super) fn note_opened(&self) {
         let now = Some(Instant::now());
         self.opened.set(now);
         self.last_sent.set(now);
     }
 
-    /// When the head was handed to the connection.
+    /// Time when the head was passed to the connection.
     pub(super) fn opened(&self) -> Option<Instant> {
         self.opened.get()
     }
 
-    /// When head or content was last handed to the connection.
+    /// Time when head or content was last passed to the connection.
     pub(super) fn last_sent(&self) -> Option<Instant> {
         self.last_sent.get()
     }
@@ -174,8 +176,8 @@ impl BodyProgress {
         self.held.set(true);
     }
 
-    /// This many bytes are sent and no more. The end itself may come later: in HTTP/2 a client
-    /// sends it in a frame of its own.
+    /// Sets the number of bytes that are sent. The end mark may arrive later: in HTTP/2 a client
+    /// may send it in a separate frame.
     pub(super) fn announce(&self, length: u64) {
         self.announced.set(Some(length));
     }
@@ -188,7 +190,7 @@ impl BodyProgress {
         }
     }
 
-    /// Releases held content, because of a 100.
+    /// Releases held content, after a 100.
     pub(super) fn note_continue(&self) {
         self.continued.set(true);
         self.let_go();
@@ -208,22 +210,22 @@ impl BodyProgress {
         self.held_in_vain.get()
     }
 
-    /// Whether a 100 has arrived, even after the hold had ended.
+    /// Returns true if a 100 has arrived, even after the hold was over.
     pub(super) fn has_continued(&self) -> bool {
         self.continued.get()
     }
 
-    /// Whether the connection has taken all of the content.
+    /// Returns true if the connection has taken all content.
     pub(super) fn is_ended(&self) -> bool {
         self.ended.get()
     }
 
-    /// Whether the client's content broke off.
+    /// Returns true if the client's content broke off.
     pub(super) fn has_failed(&self) -> bool {
         self.failed.get()
     }
 
-    /// Bytes that the connection has taken or will take, at most `most`.
+    /// Returns the bytes that the connection has taken or will take, at most `most`.
     pub(super) fn bytes(&self, most: u64) -> u64 {
         let polled = self.polled.get();
         let bytes = if self.is_ended() {
@@ -256,7 +258,7 @@ impl BodyProgress {
         }
     }
 
-    /// Whether the connection waits for the client's content.
+    /// Returns true if the connection waits for the client's content.
     pub(super) fn is_starved(&self) -> bool {
         self.starved.get()
     }

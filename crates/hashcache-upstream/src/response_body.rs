@@ -1,11 +1,10 @@
-//! The content of a response from an origin.
+//! Response content from an origin.
 //!
-//! A part of an `UpstreamExchange`; read by `fetch` of the proxy or by a client's connection. It
-//! holds the connection and its permit until the last byte, then returns both.
+//! A part of an `UpstreamExchange`; read by the proxy's `fetch` or by a client's connection. It
+//! holds the connection and the permit until the last byte, then returns both.
 //!
-//! Invariant: incomplete content ends with a `Failure`, never with a clean end. If the content is
-//! delimited by the end of the connection, a clean end means a clean FIN; in HTTP/2 it means
-//! END_STREAM.
+//! Invariant: incomplete content always gives a `Failure`, never a clean end. If the close of the
+//! connection delimits the content, a clean end means a clean FIN; in HTTP/2 it means END_STREAM.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -29,7 +28,7 @@ use super::pool::{Pool, UpstreamConn};
 use super::request_body::BodyProgress;
 use super::unframe::Unframing;
 
-/// The content of a response.
+/// Response content.
 #[derive(Debug)]
 pub struct ResponseBody {
     incoming: WireContent,
@@ -40,14 +39,14 @@ pub struct ResponseBody {
     /// Runs while waiting for the origin; kept from one wait to the next.
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
-    /// Bytes of content so far.
+    /// Content bytes so far.
     content: u64,
     /// Bytes received for this response, set when the connection was returned.
     received: u64,
     failure: Option<Failure>,
     /// The content arrives in frames.
     is_framed: bool,
-    /// Reads them.
+    /// Reads these frames.
     frames: Option<Box<Unframing>>,
     /// Dropped with the content.
     held: Option<Box<dyn std::fmt::Debug>>,
@@ -63,9 +62,9 @@ pub(super) struct BusyConn {
     pub(super) permit: Permit,
     /// Bytes that the connection had received before this exchange.
     pub(super) received_before: u64,
-    /// How much of the request's content was sent.
+    /// Progress in sending the request content.
     pub(super) progress: Rc<BodyProgress>,
-    /// Whether the bytes after this response certainly begin the next one.
+    /// True if the bytes after this response certainly belong to the next response.
     pub(super) trusted: bool,
 }
 
@@ -92,7 +91,7 @@ impl ResponseBody {
         body
     }
 
-    /// The body of a head after which the connection is no longer HTTP.
+    /// Makes the body of a head after which the connection is no longer HTTP.
     pub(super) fn none(incoming: WireContent) -> Self {
         Self::without_conn(incoming, Framing::Empty, Duration::ZERO)
     }
@@ -114,28 +113,28 @@ impl ResponseBody {
         }
     }
 
-    /// The same; `is_framed`: the response says that its content is frames.
+    /// Sets `is_framed`: the response declares that the content is frames.
     pub(super) fn framed(mut self, is_framed: bool) -> Self {
         self.is_framed = is_framed;
         self
     }
 
-    /// Whether the content arrives in frames.
+    /// Returns true if the content arrives in frames.
     pub fn is_framed(&self) -> bool {
         self.is_framed
     }
 
-    /// The digest of the content, if it came in frames and is complete.
+    /// Returns the digest of the content, if it arrived in frames and is complete.
     pub fn content_digest(&self) -> Option<Digest> {
         self.frames.as_ref().and_then(|frames| frames.digest())
     }
 
-    /// The frames of a link so far, if the content arrives in them.
+    /// Returns counters for the link frames so far, if the content arrives in them.
     pub fn link_usage(&self) -> Option<LinkUsage> {
         self.frames.as_ref().map(|frames| frames.usage())
     }
 
-    /// From now on the content is what `frames` reads.
+    /// Makes `frames` the reader of the content.
     pub(super) fn read_frames(&mut self, frames: Unframing) {
         self.frames = Some(Box::new(frames));
     }
@@ -145,13 +144,13 @@ impl ResponseBody {
         self.held = Some(Box::new(value));
     }
 
-    /// Whether the connection may outlast this content, as far as its framing tells.
+    /// Returns true if the connection may outlast this content, according to the framing.
     pub(crate) fn may_leave_connection(&self) -> bool {
         let is_trusted = |busy: &BusyConn| busy.trusted;
         self.framing != Framing::UntilClose && self.busy.as_deref().is_none_or(is_trusted)
     }
 
-    /// How the end of this content is marked.
+    /// The way in which the end of this content is marked.
     #[cfg(test)]
     pub(crate) fn framing(&self) -> Framing {
         self.framing
@@ -164,8 +163,8 @@ impl ResponseBody {
             .map_or(self.received, |busy| busy.received())
     }
 
-    /// Whether the content is complete. If it is delimited by the end of the connection, the origin
-    /// has closed it cleanly.
+    /// Returns true if the content is complete. If connection close delimits it, the origin has
+    /// closed cleanly.
     pub fn is_complete(&self) -> bool {
         let is_checked = |frames: &Unframing| frames.digest().is_some();
         self.busy.is_none()
@@ -173,12 +172,13 @@ impl ResponseBody {
             && self.frames.as_deref().is_none_or(is_checked)
     }
 
-    /// The next frame; `None` after the last frame of complete content.
+    /// Returns the next frame; `None` after the last frame of complete content.
     pub async fn frame(&mut self) -> Option<Result<Frame<Bytes>, Failure>> {
         std::future::poll_fn(|cx| Pin::new(&mut *self).poll_frame(cx)).await
     }
 
-    /// The content is complete: returns the permit, and the connection may serve the next request.
+    /// Called when the content is complete: returns the permit, and the connection may serve the
+    /// next request.
     fn complete(&mut self) {
         self.timer = None;
         let Some(busy) = self.busy.take() else {
@@ -198,16 +198,16 @@ impl ResponseBody {
         }
     }
 
-    /// Whether the server has not sent this end. In HTTP/2 a reset with NO_ERROR is taken for one:
-    /// such a reset ends the content of a request after a complete response (RFC 9113, section
-    /// 8.1), so END_STREAM precedes it. Without that, only content of an announced length is known
-    /// to be whole.
+    /// Returns true if the server has not sent this end. In HTTP/2 a reset with NO_ERROR also
+    /// appears as an end: such a reset stops the request content after a complete response (RFC
+    /// 9113, section 8.1), so END_STREAM precedes it. Without END_STREAM, only content with an
+    /// announced length is known to be whole.
     fn lacks_its_end(&self) -> bool {
         let is_http_1 = self.busy.as_ref().is_some_and(|busy| busy.conn.is_http_1());
         match self.framing {
             Framing::Empty => false,
             Framing::Length(length) => self.content < length,
-            // `http1` has seen the last chunk, or the end of the connection.
+            // `http1` has seen the last chunk, or connection close.
             Framing::Chunked | Framing::UntilClose => !is_http_1 && !self.incoming.is_end_stream(),
         }
     }
@@ -234,14 +234,14 @@ impl ResponseBody {
 }
 
 impl ResponseBody {
-    /// What arrives on the connection: the content, or its frames.
+    /// Polls the connection: the content, or the frames.
     pub(super) fn poll_wire(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
         let this = self;
         if this.busy.is_none() {
-            // Polled again after its end; a failure is returned again.
+            // Polled again after the end; a failure is returned again.
             return Poll::Ready(this.failure.clone().map(Err));
         }
         match this.incoming.poll_frame(cx) {

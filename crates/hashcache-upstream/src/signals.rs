@@ -1,10 +1,10 @@
-//! SETTINGS and GOAWAY of an HTTP/2 origin, read below h2.
+//! SETTINGS and GOAWAY from an HTTP/2 origin, read below h2.
 //!
-//! `meter` passes every byte that the origin sends; `http2` asks before it adds a stream to a
-//! connection. h2 reads the same bytes afterwards, but does not say when the SETTINGS have
-//! arrived, and learns of a GOAWAY only with its next request.
+//! `meter` passes every byte that the origin sends; `http2` checks the signals before it adds a
+//! stream to a connection. h2 reads the same bytes afterwards, but does not report the arrival of
+//! the SETTINGS, and notices a GOAWAY only with the next request.
 //!
-//! Invariant: after the head of a GOAWAY, or after the end of the connection, no stream is added.
+//! Invariant: after the head of a GOAWAY, or after connection close, no stream is added.
 //! Cost: nine bytes examined per frame.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
-/// What the origin has said about its end of a connection.
+/// Signals from the origin about its end of a connection.
 #[derive(Debug)]
 pub(super) struct OriginSignals {
     has_settings: AtomicBool,
@@ -36,7 +36,7 @@ impl OriginSignals {
         })
     }
 
-    /// Whether the first SETTINGS have arrived, or never will.
+    /// Returns true if the first SETTINGS have arrived, or never will.
     pub(super) fn is_settled(&self) -> bool {
         self.has_settings.load(Relaxed) || self.takes_no_more()
     }
@@ -63,17 +63,17 @@ impl OriginSignals {
         usize::try_from(self.head_max.load(Relaxed)).unwrap_or(usize::MAX)
     }
 
-    /// Whether the origin has sent GOAWAY, or the connection has ended.
+    /// Returns true if the origin has sent GOAWAY, or the connection is closed.
     pub(super) fn takes_no_more(&self) -> bool {
         self.takes_no_more.load(Relaxed)
     }
 
-    /// Whether one side has ended the connection because of an error of the other one.
+    /// Returns true if one side has closed the connection for an error on the other side.
     pub(super) fn has_error(&self) -> bool {
         self.has_error.load(Relaxed)
     }
 
-    /// Notes that.
+    /// Notes such an error.
     pub(super) fn note_error(&self) {
         self.has_error.store(true, Relaxed);
     }
@@ -84,7 +84,7 @@ impl OriginSignals {
     }
 }
 
-/// Reads the signals out of the bytes from the origin.
+/// Reads the signals in the origin's bytes.
 #[derive(Debug)]
 pub(super) struct SignalReader {
     signals: Arc<OriginSignals>,
@@ -92,7 +92,7 @@ pub(super) struct SignalReader {
     have: usize,
     /// Missing bytes of the frame's payload.
     payload: usize,
-    /// The current setting, or the begin of a GOAWAY, and how much of it has arrived.
+    /// The current setting, or the start of a GOAWAY, and the number of bytes that have arrived.
     part: [u8; GOAWAY_PAYLOAD],
     part_have: usize,
 }
@@ -135,7 +135,7 @@ impl SignalReader {
         }
     }
 
-    /// Notes that the origin has sent what it must not: the connection ends.
+    /// Notes that the origin has sent forbidden bytes, so the connection must be closed.
     pub(super) fn note_error(&self) {
         self.signals.note_error();
     }
@@ -144,7 +144,7 @@ impl SignalReader {
         self.head[3]
     }
 
-    /// Whether the current frame is SETTINGS, and not the confirmation of ours.
+    /// Returns true if the current frame is SETTINGS, and not the ACK for ours.
     fn is_settings(&self) -> bool {
         self.kind() == SETTINGS && self.head[4] & ACK == 0
     }
@@ -154,8 +154,8 @@ impl SignalReader {
         self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         self.part_have = 0;
         if self.kind() == GOAWAY {
-            // Its last stream is for the requests in progress, which h2 informs. New ones take
-            // another connection, whatever it says.
+            // The last stream in the GOAWAY is for the requests in progress, which h2 informs. New
+            // requests take another connection in any case.
             self.signals.end();
         }
     }
@@ -205,7 +205,7 @@ impl Drop for SignalReader {
 }
 
 const FRAME_HEAD: usize = 9;
-/// A setting: its number, and four bytes of value.
+/// A setting: the number, and four value bytes.
 const SETTING: usize = 6;
 /// The last stream and the error code; debug data may follow.
 const GOAWAY_PAYLOAD: usize = 8;

@@ -1,14 +1,14 @@
 //! TLS to origins: trusted authorities, and failures.
 //!
 //! `Upstream` passes every socket to an `https` origin to `Trust::handshake`. Certificates are
-//! checked against the roots of the platform and those of the operator (`verifier`), at the time
-//! of our own clock: a board without a battery starts in 1970 and would refuse every site. In turn
-//! the clock learns from each certificate whether it was valid now or at another time.
+//! checked against the platform's and the operator's roots (`verifier`), at the time of our own
+//! clock: a board without a battery starts in 1970 and would refuse every site. In turn the clock
+//! learns from each certificate whether it was valid now or at another time.
 //!
 //! Invariants: no byte of a request is sent before the origin's certificate was verified for the
 //! name in the URL. The end of a stream without close_notify is a read error, so content delimited
-//! by the end of the connection is complete only if the origin said so. Cost: one handshake, or a
-//! resumed one for a known origin (256 are remembered, for all cores).
+//! by connection close is complete only if the origin has confirmed the end. Cost: a handshake, or
+//! a resumed handshake for a known origin (256 are remembered, for all cores).
 
 mod verifier;
 
@@ -41,7 +41,7 @@ use tracing::warn;
 use self::verifier::Verifier;
 use super::channel::Channel;
 
-/// Certificates of authorities could not be read.
+/// Authority certificates could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthoritiesError {
@@ -59,7 +59,7 @@ pub enum AuthoritiesError {
         /// The file.
         path: PathBuf,
     },
-    /// A certificate is not one of an authority.
+    /// A certificate does not belong to an authority.
     #[error("{} contains a certificate that is not a CA certificate", path.display())]
     Certificate {
         /// The file.
@@ -69,7 +69,7 @@ pub enum AuthoritiesError {
     },
 }
 
-/// The trusted authorities; one for all cores, made anew by a reload.
+/// The trusted authorities; one instance for all cores, made anew by a reload.
 #[derive(Clone)]
 pub struct Trust {
     /// The configuration that offers HTTP/2 too.
@@ -78,12 +78,12 @@ pub struct Trust {
     clock: Arc<Clock>,
 }
 
-/// Why a host must not be intercepted.
+/// The reason why a host must not be intercepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unverified {
-    /// Its certificate is invalid, or it cannot be reached.
+    /// The host's certificate is invalid, or the host cannot be reached.
     Failed(Failure),
-    /// It asks for client certificates, which the proxy cannot present.
+    /// The host requests client certificates, which the proxy cannot present.
     WantsCertificate,
 }
 
@@ -92,12 +92,13 @@ pub enum Unverified {
 pub(super) enum AlpnOffer {
     /// HTTP/2, or else HTTP/1.1.
     Both,
-    /// HTTP/1.1 only.
+    /// Only HTTP/1.1.
     Http1,
 }
 
 impl Trust {
-    /// The roots of the platform and those in the files `more`, at the time of `clock`.
+    /// Loads the platform's roots and the roots in the files `more`; certificates are checked at
+    /// the time of `clock`.
     pub fn load(more: &[PathBuf], clock: Arc<Clock>) -> Result<Self, AuthoritiesError> {
         let mut roots = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
@@ -133,7 +134,7 @@ impl Trust {
         }
     }
 
-    /// The time at which certificates are checked, seconds since 1970.
+    /// Returns the time at which certificates are checked, seconds since 1970.
     pub(super) fn now(&self) -> hashcache_http::UnixTime {
         hashcache_http::UnixTime(self.clock.now().seconds())
     }
@@ -166,10 +167,10 @@ impl Trust {
         }
     }
 
-    /// Reports the validity of the certificate to the clock.
+    /// Reports the certificate's validity to the clock.
     fn bear_witness<S>(&self, host: &Host, peer: IpAddr, shaken: &io::Result<TlsStream<S>>) {
         match shaken {
-            // A resumed handshake shows no certificate: the certificate is that of the earlier
+            // A resumed handshake shows no certificate: this is the certificate of the earlier
             // handshake.
             Ok(stream) => {
                 let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -187,8 +188,8 @@ impl Trust {
 }
 
 impl Trust {
-    /// Does a handshake with `host` on a socket that is used for nothing else, and returns the end
-    /// of its certificate. Nothing is resumed, so the host shows its certificate.
+    /// Does a handshake with `host` on a socket that is used for nothing else, and returns the
+    /// expiry time of the certificate. Nothing is resumed, so the host shows the certificate.
     pub(super) async fn verify(
         &self,
         host: &Host,
@@ -202,7 +203,7 @@ impl Trust {
         let name = server_name(host).map_err(Unverified::Failed)?;
         let connector = TlsConnector::from(Arc::new(config));
         let shaken = tokio::time::timeout(limit, connector.connect(name, channel)).await;
-        // Some hosts end the handshake without a client certificate; report that as the reason.
+        // Some hosts abort the handshake without a client certificate; report that as the reason.
         if wanted.0.load(Relaxed) {
             return Err(Unverified::WantsCertificate);
         }
@@ -216,7 +217,8 @@ impl Trust {
     }
 }
 
-/// The end of the certificate shown in this handshake; `None` if none was shown.
+/// Returns the expiry time of the certificate shown in this handshake; `None` if no certificate was
+/// shown.
 pub(super) fn not_after<S>(stream: &TlsStream<S>) -> Option<hashcache_http::UnixTime> {
     let connection = stream.get_ref().1;
     if connection.handshake_kind() == Some(HandshakeKind::Resumed) {
@@ -228,7 +230,7 @@ pub(super) fn not_after<S>(stream: &TlsStream<S>) -> Option<hashcache_http::Unix
     Some(hashcache_http::UnixTime(since.as_secs()))
 }
 
-/// Has no client certificate, and notes that one was requested.
+/// Has no client certificate, and notes that a client certificate was requested.
 #[derive(Debug, Default)]
 struct CertificateRequested(AtomicBool);
 
@@ -249,7 +251,7 @@ fn add(roots: &mut RootCertStore, path: &Path) -> Result<(), AuthoritiesError> {
     Ok(())
 }
 
-/// The authorities in the file at `path`.
+/// Reads the authorities in the file at `path`.
 pub fn read_authorities(path: &Path) -> Result<RootCertStore, AuthoritiesError> {
     let path = path.to_owned();
     let mut roots = RootCertStore::empty();
@@ -269,8 +271,8 @@ pub fn read_authorities(path: &Path) -> Result<RootCertStore, AuthoritiesError> 
     Ok(roots)
 }
 
-/// The name for SNI and for the certificate: DNS allows a final dot, certificates do not (RFC 6066,
-/// section 3).
+/// Returns the name for SNI and for the certificate: DNS allows a final dot, certificates do not
+/// (RFC 6066, section 3).
 pub(super) fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
     match host {
         Host::Name(name) => {
@@ -283,7 +285,7 @@ pub(super) fn server_name(host: &Host) -> Result<ServerName<'static>, Failure> {
     }
 }
 
-/// The failure for a handshake error.
+/// Returns the failure for a handshake error.
 fn failure_of(error: &io::Error) -> Failure {
     let cause = error
         .get_ref()
@@ -318,8 +320,8 @@ fn why_refused(why: &CertificateError) -> &'static str {
         Why::BadEncoding => "damaged",
         Why::BadSignature => "wrongly signed",
         Why::UnhandledCriticalExtension => "marked with an unknown critical extension",
-        // The result of `openssl req -x509` with default options; the error has no variant of its
-        // own.
+        // The result of `openssl req -x509` with default options; the error has no separate
+        // variant.
         Why::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
             "that of a CA, not of a site"
         }
@@ -333,11 +335,11 @@ impl fmt::Debug for Trust {
     }
 }
 
-/// The reason for certificates that are valid at another time only.
+/// The reason for certificates that are valid only at another time.
 const EXPIRED: &str = "expired";
 const NOT_YET: &str = "not valid yet";
 
-/// Origins whose sessions are remembered, each with up to eight tickets of about 1 KiB.
+/// Number of origins with remembered sessions, each with up to eight tickets of about 1 KiB.
 const ORIGINS_REMEMBERED: usize = 256;
 
 #[cfg(test)]

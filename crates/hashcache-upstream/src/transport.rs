@@ -1,5 +1,5 @@
-//! A byte stream, or TLS on it: the transport to an origin is that of a channel, and the connection
-//! to a peer that of a socket.
+//! A byte stream, or TLS on it: the transport to an origin uses a channel, and the connection to a
+//! peer uses a socket.
 //!
 //! Made by `Upstream` when it connects; read and written through `http1`, `meter` and `channel`.
 
@@ -13,14 +13,14 @@ use tokio_rustls::client::TlsStream;
 /// A byte stream, or TLS on it.
 #[derive(Debug)]
 pub(super) enum Transport<S> {
-    /// The stream itself.
+    /// The plain stream.
     Plain(S),
     /// TLS. A close without close_notify is a read error.
     Tls(Box<TlsStream<S>>),
 }
 
 impl<S> Transport<S> {
-    /// What is below TLS, if there is TLS.
+    /// Returns the stream, below TLS if there is TLS.
     pub(super) fn socket(&self) -> &S {
         match self {
             Self::Plain(stream) => stream,
@@ -28,7 +28,7 @@ impl<S> Transport<S> {
         }
     }
 
-    /// Whether ALPN chose HTTP/2.
+    /// Returns true if ALPN chose HTTP/2.
     pub(super) fn is_http_2(&self) -> bool {
         match self {
             Self::Plain(_) => false,

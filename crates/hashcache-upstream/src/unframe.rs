@@ -1,11 +1,11 @@
-//! Content that a parent sends in frames: checked content out.
+//! Decodes content that a parent sends in frames, and returns checked content.
 //!
-//! A part of [`ResponseBody`](super::ResponseBody), for responses on a link that say so. The frames
-//! themselves are read by `hashcache_wan`.
+//! A part of [`ResponseBody`](super::ResponseBody), for responses on a link that declare frames.
+//! `hashcache_wan` reads the frames.
 //!
-//! Invariants: content is given only after its check was compared, and a clean end only after the
-//! digest of all of it was. Trailers follow the frames as they follow other content.
-//! Cost: 1 to 5 ms a MB, and one copy.
+//! Invariants: content is returned only after the check was compared, and a clean end only after
+//! the digest of all content was compared. Trailers follow the frames as they follow other content.
+//! Cost: 1 to 5 ms a MB, and a copy.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -25,40 +25,40 @@ use hashcache_link::counters::{IN, LinkCounters};
 use hashcache_link::dictionary::{DictionaryReader, StoredContent};
 use hashcache_link::usage::{DictionaryKind, LinkUsage, ResumeReason};
 
-/// Reads the frames of one response.
+/// Reads the frames in a response.
 pub(super) struct Unframing {
     decoder: Decoder,
     counters: Arc<LinkCounters>,
-    /// The host whose content it is.
+    /// The host that the content belongs to.
     host: Box<str>,
     kind: Option<DictionaryKind>,
     dictionary: Option<DictionaryReader>,
-    /// What came before the head of the response was passed on.
+    /// The step that was read before the response head was passed on.
     first: Option<Step>,
     /// Content that is still to arrive, bytes, if known.
     left: Option<u64>,
-    /// Once all of the content was checked.
+    /// Present when all content was checked.
     digest: Option<Digest>,
     _memory: Option<Reservation>,
 }
 
 /// The next step.
 pub(super) enum Step {
-    /// The transfer has begun.
+    /// The transfer has started.
     Head(Head),
-    /// The next bytes of the content.
+    /// The next content bytes.
     Content(Bytes),
     Trailers(Frame<Bytes>),
 }
 
-/// Why there is no more.
+/// The reason why there is no more content.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// The connection, or the parent's source of the content.
+    /// The connection, or the parent's content source.
     Upstream(Failure),
-    /// The frames are not right.
+    /// The frames are damaged or incomplete.
     Frames(Reason),
-    /// A part of the dictionary cannot be read.
+    /// The dictionary cannot be read completely.
     Dictionary,
 }
 
@@ -81,7 +81,7 @@ impl Unframing {
         }
     }
 
-    /// Notes what HEAD says, with the dictionary and the memory for what follows.
+    /// Notes the head, with the dictionary and the memory for the content.
     pub(super) fn begin(
         &mut self,
         head: &Head,
@@ -104,12 +104,12 @@ impl Unframing {
         self._memory = memory;
     }
 
-    /// The frames so far.
+    /// Returns counters for the frames so far.
     pub(super) fn usage(&self) -> LinkUsage {
         LinkUsage::of(self.decoder.totals(), self.kind)
     }
 
-    /// Gives back what was taken before the head of the response was passed on.
+    /// Puts back a step that was taken before the response head was passed on.
     pub(super) fn put_back(&mut self, first: Step) {
         self.first = Some(first);
     }
@@ -119,12 +119,12 @@ impl Unframing {
         self.left
     }
 
-    /// The digest of the content, once all of it was given.
+    /// The digest of the content, after all of it was returned.
     pub(super) fn digest(&self) -> Option<Digest> {
         self.digest.filter(|_| self.first.is_none())
     }
 
-    /// The next content or trailers; `wire` gives what arrives on the link.
+    /// Polls the next content or trailers; `wire` polls the link.
     pub(super) fn poll_content(
         &mut self,
         context: &mut Context<'_>,
@@ -142,7 +142,7 @@ impl Unframing {
                 Some(Ok(Frame::data(content)))
             }
             Ok(Some(Step::Trailers(trailers))) => Some(Ok(trailers)),
-            // The decoder allows only one.
+            // The decoder allows only a single head.
             Ok(Some(Step::Head(_))) => Some(Err(Failure::Link(LinkFault::Frames))),
             Ok(None) => None,
             Err(fault) => {
@@ -155,7 +155,7 @@ impl Unframing {
         })
     }
 
-    /// The next step; `None` after the end.
+    /// Polls the next step; `None` after the end.
     pub(super) fn poll_step(
         &mut self,
         context: &mut Context<'_>,
@@ -226,7 +226,7 @@ impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Upstream(failure) => failure,
-            // As without frames: the source ended early, and frames may be used again.
+            // As without frames: the source stopped early, and frames may be used again.
             Fault::Frames(Reason::Cut | Reason::Aborted(_)) => Self::ResponseIncomplete,
             Fault::Dictionary => {
                 tracing::debug!("a dictionary could not be read to its end");

@@ -1,17 +1,17 @@
 //! Recently unreachable origins: negative caching of connection failures.
 //!
-//! `connect` asks before it connects and reports the result. Without this, while the line is down,
-//! every validation would wait for the connect timeout, for each client again (Harvest calls it
-//! negative caching). When an entry expires, one client tries again; the others still fail at once
-//! until that client has a result or has left.
+//! `connect` calls this module before it connects, and reports the result. Without this, while the
+//! line is down, every validation would wait for the connect timeout, for each client again
+//! (Harvest calls it negative caching). When an entry expires, a single client tries again; the
+//! other clients still fail at once until that client has a result or has left.
 //!
 //! Invariants: only timeouts and missing routes are remembered, and only after a wait: a refused
 //! connection is reported within a round trip, by a host that may listen again in a moment, and
-//! denied destinations are a matter of access rules. An entry's lifetime grows only when the one
-//! retry has failed, because many clients that fail at the same time have seen one outage.
-//! Cost: one short lock per connection. At most `ORIGINS` entries. A new entry in a full table
-//! scans all of them, but only after a connection attempt of a second; the client with most loses
-//! some of its own.
+//! denied destinations are a matter of access rules. An entry's lifetime grows only if the single
+//! retry has failed: many clients that fail at the same time have seen the same outage.
+//! Cost: a short lock per connection. At most `ORIGINS` entries. A new entry in a full table scans
+//! all entries, but only after a connection attempt that took a second; the client with the most
+//! entries loses some of them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -40,11 +40,11 @@ type OriginKey = (Authority, Purpose);
 struct UnreachableEntry {
     failure: Failure,
     until: Instant,
-    /// The lifetime of the entry; the next one is twice as long.
+    /// The entry's lifetime; the next lifetime is twice as long.
     lifetime: Duration,
 }
 
-/// Permission to try an origin. Dropped before `end`, the attempt does not count.
+/// Permission to try an origin. If it is dropped before `end`, the attempt does not count.
 #[must_use]
 pub(super) struct TryPermit {
     unreachable: UnreachableCache,
@@ -57,7 +57,7 @@ pub(super) struct TryPermit {
 }
 
 impl UnreachableCache {
-    /// An empty table; first entries have the lifetime `first`.
+    /// Makes an empty cache; first entries have the lifetime `first`.
     pub fn new(first: Duration) -> Self {
         Self {
             table: Arc::new(Mutex::new(FairTable::new(ORIGINS))),
@@ -65,11 +65,11 @@ impl UnreachableCache {
         }
     }
 
-    /// Whether `to` may be tried, for `client`. After an expired entry, one caller has `time` to
-    /// try again; the entry applies to all others until then.
+    /// Permits an attempt on `to` for `client`. After an entry has expired, a single caller has
+    /// `time` to try again; the entry applies to all other callers until then.
     ///
     /// # Errors
-    /// The failure of the last attempt.
+    /// The last attempt's failure.
     pub(super) fn may_try(
         &self,
         to: &Endpoint,
@@ -103,7 +103,7 @@ impl UnreachableCache {
 }
 
 impl TryPermit {
-    /// Reports the result of the attempt.
+    /// Reports the attempt's result.
     pub(super) fn end<T>(mut self, outcome: &Result<T, Failure>) {
         self.ended = true;
         let mut table = self.unreachable.table();
@@ -138,7 +138,7 @@ impl TryPermit {
 
 impl Drop for TryPermit {
     fn drop(&mut self) {
-        // The client that tried has left before the result, so the next one may try.
+        // The client that tried has left before the result, so the next client may try.
         if self.again
             && !self.ended
             && let Some(entry) = self.unreachable.table().get_mut(&self.origin)
@@ -148,7 +148,7 @@ impl Drop for TryPermit {
     }
 }
 
-/// Maximum lifetime of an entry.
+/// Maximum entry lifetime.
 const LIFETIME_MAX: Duration = Duration::from_secs(5 * 60);
 /// A failure that takes less time than this is not remembered.
 const WAITED_MIN: Duration = Duration::from_secs(1);

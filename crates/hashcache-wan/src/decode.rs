@@ -2,17 +2,18 @@
 //!
 //! The caller pushes bytes from the link, then takes events until [`Event::More`]:
 //!
-//! - [`Event::Head`]: the caller looks the dictionary up that HEAD names. If it lacks it, it drops
-//!   the transfer and asks again without one: nothing was given to any client yet.
-//! - [`Event::Wants`]: the caller reads that part of the dictionary and gives it.
+//! - [`Event::Head`]: the caller looks up the dictionary that HEAD names. If it is missing, the
+//!   caller drops the transfer and sends the request again without a dictionary: no client has got
+//!   content yet.
+//! - [`Event::Wants`]: the caller reads this part of the dictionary and gives it.
 //! - [`Event::Content`]: checked content, for clients and the store.
-//! - [`Event::End`]: the content is complete and its digest right.
+//! - [`Event::End`]: the content is complete and the digest is correct.
 //!
-//! Invariant: content is given after its check was compared, never before, and `End` only after the
-//! digest of all of it was. Whatever the bytes are, there is no panic and no allocation beyond the
-//! limits. After an error every call returns that error.
-//! Cost: 1 to 5 ms a MB; memory is at most [`crate::limits::TRANSFER_BYTES_MAX`] and what the
-//! caller pushed last.
+//! Invariant: content is given only after the check was compared, and `End` only after the digest
+//! over all content was compared. No input causes a panic or an allocation beyond the limits. After
+//! an error, every call returns that error.
+//! Cost: 1 to 5 ms per MB; memory is at most [`crate::limits::TRANSFER_BYTES_MAX`] plus the
+//! caller's last push.
 
 use std::ops::Range;
 
@@ -27,39 +28,39 @@ use crate::zstd::{Decompressor, Last};
 /// Dictionaries that the receiver would use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Length of the one that it offered, bytes.
+    /// Offered dictionary's length, bytes.
     pub offered: Option<u64>,
-    /// The longest that the sender may name, bytes; 0: none.
+    /// Maximum length of a dictionary that the sender may name, bytes; 0: none.
     pub named_max: u64,
 }
 
-/// What the receiver learns.
+/// A step of the receiver.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// Nothing without more bytes from the link.
     More,
-    /// The transfer has begun.
+    /// The head of the transfer.
     Head(&'a Head),
-    /// These bytes of the dictionary have to be given.
+    /// These dictionary bytes must be given.
     Wants(Range<u64>),
-    /// The next bytes of the content.
+    /// The next content bytes.
     Content(&'a [u8]),
     /// The content is complete.
     End(Digest),
 }
 
-/// Reads the frames of one transfer.
+/// Reads a transfer's frames.
 pub struct Decoder {
     offer: Offer,
     input: Vec<u8>,
-    /// Bytes of `input` that were read.
+    /// Bytes in `input` that were read.
     used: usize,
     state: State,
     head: Option<Head>,
     mark: HeadMark,
     dictionary: Option<u64>,
     held: Held,
-    /// Content that may still arrive with the stretch that is in use.
+    /// Content that may still arrive with the current stretch.
     segment_left: u64,
     content: Vec<u8>,
     digest: Running,
@@ -89,7 +90,7 @@ enum Step {
 }
 
 impl Decoder {
-    /// Begins to read a transfer for which `offer` was made.
+    /// Starts to read a transfer for which `offer` was made.
     pub fn new(offer: Offer) -> Self {
         Self {
             offer,
@@ -108,7 +109,7 @@ impl Decoder {
         }
     }
 
-    /// Adds bytes from the link. To be called when [`Decoder::next`] has said [`Event::More`].
+    /// Adds bytes from the link. Call this after [`Decoder::next`] has returned [`Event::More`].
     pub fn push(&mut self, bytes: &[u8]) {
         if self.broken.is_some() {
             return;
@@ -119,7 +120,7 @@ impl Decoder {
         self.totals.frame_bytes += bytes.len() as u64;
     }
 
-    /// Gives bytes of the dictionary: those at the beginning of what is wanted.
+    /// Gives dictionary bytes, from the start of the wanted range.
     pub fn give(&mut self, bytes: &[u8]) {
         self.held.give(bytes);
     }
@@ -127,7 +128,7 @@ impl Decoder {
     /// The next step.
     ///
     /// # Errors
-    /// When a frame is damaged, out of order or beyond a limit.
+    /// A frame is damaged, out of order or beyond a limit.
     #[expect(
         clippy::should_implement_trait,
         reason = "an event borrows from the decoder"
@@ -186,7 +187,7 @@ impl Decoder {
                 self.begin(head)
             }
             (Frame::Stretch(range), State::Between | State::Open(_)) => {
-                // One for a segment: more would cost reads and no content.
+                // Only one stretch per segment: more would cost reads without content.
                 let begins_segment = self.digest.length().is_multiple_of(SEGMENT_BYTES_MAX);
                 if range.end > self.dictionary.unwrap_or(0) || !begins_segment {
                     return Err(Reason::Limit("stretch"));
@@ -256,7 +257,7 @@ impl Decoder {
         self.check_content(check)
     }
 
-    /// Ends a zstd frame, if one is open.
+    /// Closes a zstd frame, if it is open.
     fn close(&mut self) {
         if let State::Open(open) = std::mem::replace(&mut self.state, State::Between)
             && open.has_prefix()
@@ -265,7 +266,7 @@ impl Decoder {
         }
     }
 
-    /// Compares what a block contained with its check.
+    /// Compares a block's content with the check.
     fn check_content(&mut self, check: Check) -> Result<Step, Reason> {
         let mut digest = self.digest.clone();
         digest.update(&self.content);

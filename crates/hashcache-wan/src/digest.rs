@@ -1,8 +1,8 @@
 //! The running SHA-256 of a transfer's content: a check for each block, a digest at the end.
 //!
-//! Invariant: a check depends on the HEAD frame and on all content since the beginning. So a block
-//! that is damaged, lost, repeated or out of order fails its own check.
-//! Cost: about 1 ms a MB with the processor's SHA instructions, 3 to 5 without.
+//! Invariant: a check depends on the HEAD frame and on all content so far. So a block that is
+//! damaged, lost, repeated or out of order fails the check.
+//! Cost: about 1 ms per MB with the processor's SHA instructions, 3 to 5 without.
 
 use ring::digest::{Context, SHA256, digest};
 
@@ -56,14 +56,14 @@ impl Running {
         Digest(octets(self.content.clone().finish().as_ref()))
     }
 
-    /// The check of a block that ends here.
+    /// The check of a block, after the block's last byte.
     pub(crate) fn check(&self, head: HeadMark) -> Check {
         let digest = self.digest().0;
         Check(std::array::from_fn(|at| digest[at] ^ head.0[at]))
     }
 }
 
-/// What a HEAD frame adds to every check of its transfer.
+/// The part of every check that depends on the HEAD frame.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct HeadMark([u8; 8]);
 

@@ -1,16 +1,16 @@
 //! The sender's side of a transfer: content in, frames out.
 //!
-//! The caller pushes content as it arrives and sends what is appended to its buffer. When the
-//! encoder wants a stretch of the dictionary ([`Encoder::wants`]), the caller reads it, gives it
-//! ([`Encoder::give`]), and pushes on. Nothing here waits.
+//! The caller pushes content as it arrives and sends the frames that are appended to its buffer. If
+//! the encoder wants a dictionary stretch ([`Encoder::wants`]), the caller reads it, gives it
+//! ([`Encoder::give`]), and pushes the rest. Nothing here waits.
 //!
-//! A segment of 2 MiB with a dictionary is one zstd frame with a stretch as its prefix. Content
-//! without a dictionary is one zstd frame, or raw where the first block of each 2 MiB saved less
-//! than a twentieth.
+//! With a dictionary, each 2 MiB segment is a zstd frame with a stretch as the prefix. Without a
+//! dictionary, the content is a single zstd frame, or raw for each 2 MiB in which the first block
+//! saved less than a twentieth.
 //!
 //! Invariant: the content of a block and all before it can be restored from the frames up to that
-//! block, so the receiver never waits for more of the content.
-//! Cost: 3 to 12 ms a MB of content; memory is at most [`crate::limits::TRANSFER_BYTES_MAX`].
+//! block, so the receiver never waits for later content.
+//! Cost: 3 to 12 ms per MB of content; memory is at most [`crate::limits::TRANSFER_BYTES_MAX`].
 
 use std::ops::Range;
 
@@ -22,20 +22,20 @@ use crate::stats::Totals;
 use crate::stretch::{self, Held};
 use crate::zstd::{Compressor, Last};
 
-/// Writes the frames of one transfer.
+/// Writes a transfer's frames.
 pub struct Encoder {
     head: Head,
-    /// Once HEAD is written.
+    /// Set when HEAD is written.
     mark: Option<HeadMark>,
-    /// Length of the dictionary, while it is used.
+    /// Dictionary length, while it is used.
     dictionary: Option<u64>,
     held: Held,
     coding: Coding,
-    /// Content and data of the segment so far, bytes.
+    /// The segment's content and data so far, bytes.
     segment: Segment,
-    /// Segments in a row that the dictionary did not help.
+    /// Consecutive segments for which the dictionary did not help.
     useless: u32,
-    /// Content of the block that is being collected.
+    /// Content in the block that is being collected.
     block: Vec<u8>,
     block_bytes: usize,
     data: Vec<u8>,
@@ -43,7 +43,7 @@ pub struct Encoder {
     totals: Totals,
 }
 
-/// How blocks are coded now.
+/// The current block coding.
 enum Coding {
     /// The next block decides.
     Undecided,
@@ -58,15 +58,15 @@ struct Segment {
 }
 
 impl Segment {
-    /// Whether coding saved a twentieth at least.
+    /// Returns true if coding saved at least a twentieth.
     fn is_worth_it(self) -> bool {
         self.data + self.content / 20 <= self.content
     }
 }
 
 impl Encoder {
-    /// Begins a transfer. `offered` is the length of the dictionary that the receiver offered, if
-    /// `head` says that it is used.
+    /// Starts a transfer. `offered` is the length of the dictionary that the receiver offered, if
+    /// `head` uses it.
     pub fn new(head: Head, offered: u64) -> Self {
         let dictionary = match &head.dictionary {
             Dictionary::None => None,
@@ -91,17 +91,17 @@ impl Encoder {
         encoder
     }
 
-    /// Which bytes of the dictionary have to be given before more content is taken.
+    /// The dictionary bytes that must be given before more content is taken.
     pub fn wants(&self) -> Option<Range<u64>> {
         self.dictionary.and_then(|_| self.held.missing())
     }
 
-    /// Gives bytes of the dictionary: those at the beginning of what is wanted.
+    /// Gives dictionary bytes, from the start of the wanted range.
     pub fn give(&mut self, bytes: &[u8]) {
         self.held.give(bytes);
     }
 
-    /// Continues without the dictionary, which cannot be read.
+    /// Continues without the dictionary, because it cannot be read.
     pub fn give_up_dictionary(&mut self) {
         self.dictionary = None;
         self.held = Held::default();
@@ -110,11 +110,11 @@ impl Encoder {
         }
     }
 
-    /// Takes content and appends frames to `out`. Returns how much it took: less than all when it
-    /// wants a stretch of the dictionary first.
+    /// Takes content and appends frames to `out`. Returns how many bytes it took: less than all if
+    /// the encoder first wants a dictionary stretch.
     ///
     /// # Errors
-    /// [`EncodeError::Length`] for more than was announced, and when zstd has no memory.
+    /// [`EncodeError::Length`] if there is more content than announced; also if zstd has no memory.
     pub fn push(&mut self, content: &[u8], out: &mut Vec<u8>) -> Result<usize, EncodeError> {
         self.begin(out);
         let come = self.collected() + content.len() as u64;
@@ -138,8 +138,8 @@ impl Encoder {
         Ok(content.len() - rest.len())
     }
 
-    /// Ends the block that has begun, so that the receiver gets all that was pushed. For content
-    /// that arrives slowly: each block costs 12 bytes and more.
+    /// Closes the current block, so that the receiver gets all bytes so far. For content that
+    /// arrives slowly: each block costs 12 bytes and more.
     ///
     /// # Errors
     /// As [`Encoder::push`].
@@ -151,10 +151,10 @@ impl Encoder {
         self.end_block(Last::No, out)
     }
 
-    /// Ends the transfer. Returns the digest of the content.
+    /// Finishes the transfer. Returns the content digest.
     ///
     /// # Errors
-    /// [`EncodeError::Length`] for less than was announced, and when zstd has no memory.
+    /// [`EncodeError::Length`] if there is less content than announced; also if zstd has no memory.
     pub fn finish(mut self, out: &mut Vec<u8>) -> Result<(Digest, Totals), EncodeError> {
         self.begin(out);
         let written = self.collected();
@@ -177,7 +177,7 @@ impl Encoder {
         Ok((digest, self.totals))
     }
 
-    /// Ends the transfer when the source of the content has failed.
+    /// Aborts the transfer, because the content source has failed.
     pub fn abort(mut self, reason: u8, out: &mut Vec<u8>) {
         self.begin(out);
         self.write(&Frame::Abort(reason), out);
@@ -197,7 +197,7 @@ impl Encoder {
         coding + self.held.memory_bytes() + self.block.capacity() + self.data.capacity()
     }
 
-    /// Content that was taken, bytes.
+    /// Content bytes taken so far.
     fn collected(&self) -> u64 {
         self.digest.length() + self.block.len() as u64
     }
@@ -229,7 +229,7 @@ impl Encoder {
         }
     }
 
-    /// Sends the block.
+    /// Sends the current block.
     fn end_block(&mut self, last: Last, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let block = std::mem::take(&mut self.block);
         let mut data = std::mem::take(&mut self.data);
@@ -238,7 +238,7 @@ impl Encoder {
         let saves = self.segment.is_worth_it();
         self.segment.content += block.len() as u64;
         let ends_segment = self.segment.content == SEGMENT_BYTES_MAX;
-        // What follows is tried anew then, in a zstd frame of its own.
+        // The following content then gets a fresh decision and a separate zstd frame.
         let is_given_up = ends_segment && (self.dictionary.is_some() || !saves);
         let is_first = matches!(self.coding, Coding::Undecided);
         if is_first {
@@ -282,7 +282,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Opens a zstd frame for a block of `block` bytes and those behind it.
+    /// Opens a zstd frame for a block of `block` bytes and the following blocks.
     fn open(&mut self, block: usize, last: Last, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let before = self.digest.length() - block as u64;
         let left = match (last, self.head.length) {
@@ -294,7 +294,7 @@ impl Encoder {
             let length = left.map(|left| left.min(SEGMENT_BYTES_MAX));
             (self.held.take(), length)
         } else {
-            // What is longer has the same window, and may change to raw before its end.
+            // Longer content has the same window, and may change to raw before the end.
             (Vec::new(), left.filter(|&left| left <= SEGMENT_BYTES_MAX))
         };
         let compressor = Compressor::new(prefix, length, WINDOW_LOG).map_err(EncodeError::Zstd)?;
@@ -327,8 +327,8 @@ impl Encoder {
     }
 }
 
-/// Content in a block that does not compress well, bytes: it takes 2 s on a link of 256 kbit/s.
+/// Content in a block that does not compress well, bytes: it takes 2 s on a 256 kbit/s link.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// After so many segments that saved less than a twentieth the dictionary is read no more.
+/// After this many segments that saved less than a twentieth, the dictionary is no longer used.
 const USELESS_MAX: u32 = 4;

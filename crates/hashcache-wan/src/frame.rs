@@ -1,10 +1,10 @@
-//! The frames of a transfer on the wire, version 1.
+//! A transfer's frames on the wire, version 1.
 //!
 //! `encode` writes them, `decode` reads them. All integers are little-endian.
 //!
 //! | type | layout behind the type |
 //! |---|---|
-//! | `01` HEAD | flags u8 (0), length u64, version u64, kind of dictionary u8; for kind 2: |
+//! | `01` HEAD | flags u8 (0), length u64, version u64, dictionary kind u8; for kind 2: |
 //! | | key length u16, key, SHA-256 32 B, dictionary length u64 |
 //! | `02` STRETCH | offset u64, length u32 |
 //! | `03` ZSTD | length u24, data, check 8 B |
@@ -13,14 +13,14 @@
 //! | `06` END | length u64, SHA-256 32 B |
 //! | `07` ABORT | reason u8 |
 //!
-//! HEAD is first, END or ABORT (the sender's source failed) last. STRETCH says which part of the
-//! dictionary is the prefix of the zstd frame that begins with the next ZSTD; without it, a zstd
-//! frame has no prefix. ZSTD is a part of a zstd frame from which its block can be restored, RAW a
-//! block as it is; an open zstd frame ends before RAW and STRETCH.
+//! HEAD is first; END or ABORT (the sender's source failed) is last. STRETCH names the dictionary
+//! part that is the prefix of the zstd frame that starts with the next ZSTD; without STRETCH, a
+//! zstd frame has no prefix. ZSTD is a part of a zstd frame from which the block can be restored,
+//! RAW an uncompressed block; an open zstd frame is closed before RAW and STRETCH.
 //!
-//! Invariant: `parse` takes nothing that `Frame::write` does not write. Every length is
-//! compared with its limit as soon as it has arrived, before the bytes that it counts.
-//! Cost: none beside the copy into the reader's buffer.
+//! Invariant: `parse` accepts only frames that `Frame::write` writes. Every length is compared with
+//! the limit as soon as the length has arrived, before the bytes that it counts.
+//! Cost: none besides the copy into the reader's buffer.
 
 use std::ops::Range;
 
@@ -30,31 +30,31 @@ use crate::limits::{
     BLOCK_BYTES_MAX, CODED_BYTES_MAX, DICTIONARY_BYTES_MAX, KEY_BYTES_MAX, STRETCH_BYTES_MAX,
 };
 
-/// What a transfer begins with.
+/// The first frame of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Length of the content, bytes, if known.
+    /// Content length, bytes, if known.
     pub length: Option<u64>,
     /// Reserved for the version under which the sender stores the content; senders write 0.
     pub version: u64,
-    /// Which dictionary both ends have.
+    /// The dictionary that both sides have.
     pub dictionary: Dictionary,
 }
 
-/// Which dictionary a transfer uses.
+/// The dictionary for a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dictionary {
     /// None.
     None,
-    /// The one that the receiver offered with its request.
+    /// The dictionary that the receiver offered with the request.
     Offered,
-    /// One that the sender names, because it has sent it to this receiver before.
+    /// A dictionary that the sender names, because it has sent it to this receiver before.
     Named {
-        /// Its cache key.
+        /// The object's cache key.
         key: Box<[u8]>,
-        /// SHA-256 of its content.
+        /// SHA-256 of the content.
         digest: Digest,
-        /// Its length, bytes.
+        /// Content length, bytes.
         length: u64,
     },
 }
@@ -71,9 +71,9 @@ const ABORT: u8 = 7;
 
 /// Bytes of HEAD without a key.
 const HEAD_BYTES: usize = 19;
-/// Bytes that a named dictionary takes beside its key: length of the key, digest, length.
+/// Bytes for a named dictionary besides the key: key length, digest, length.
 const NAMED_BYTES: usize = 42;
-/// Type and length of a block; check behind it.
+/// A block's type and length; the check is behind the block.
 const BLOCK_HEAD_BYTES: usize = 4;
 const CHECK_BYTES: usize = 8;
 
@@ -150,7 +150,8 @@ fn write_block(kind: u8, data: &[u8], check: Check, out: &mut Vec<u8>) {
     out.extend(check.0);
 }
 
-/// The frame at the beginning of `bytes` and its length; `None` when it has not arrived whole.
+/// Reads the first frame in `bytes`; also returns the frame's length. `None` if the frame is
+/// incomplete.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Reason> {
     let Some((&kind, rest)) = bytes.split_first() else {
         return Ok(None);
@@ -240,7 +241,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Reason> {
 
 type Block<'a> = (&'a [u8], Check, usize);
 
-/// What is behind the type of a block.
+/// Reads a block behind the type byte.
 fn parse_block(rest: &[u8], bytes_max: usize) -> Result<Option<Block<'_>>, Reason> {
     let Some(&[a, b, c]) = rest.first_chunk::<3>() else {
         return Ok(None);

@@ -42,17 +42,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! - One transfer: [`encode`] and [`decode`], with the frames of [`frame`] and the checks of
-//!   [`digest`]; which part of a dictionary they read is decided by `stretch`.
-//! - Which dictionary: the receiver offers one, or the sender finds one in [`sent`] by its
-//!   [`sketch`]. Whether reading it is worth it: [`shed`], by
-//!   what [`load`] measures.
+//! - A single transfer: [`encode`] and [`decode`], with the frames in [`frame`] and the checks in
+//!   [`digest`]; `stretch` selects the part of a dictionary that they read.
+//! - Choosing a dictionary: the receiver offers a dictionary, or the sender finds one in [`sent`]
+//!   by a [`sketch`]. [`shed`] decides if it is worth reading, from the measurements in [`load`].
 //! - Any TCP stream, without whole objects: [`chunk`].
 //! - Text on the disk of a box with a link: [`pages`].
-//! - What is refused: [`limits`], [`error`]; what is held: [`memory`].
+//! - Limits for input: [`limits`], [`error`]; limits for memory: [`memory`].
 //!
-//! Nothing here does I/O or reads a clock. No input makes anything panic, and no number from
-//! the link is believed before it was compared with its limit.
+//! Nothing here does I/O or reads a clock. No input causes a panic, and every number from the link
+//! is compared with a limit before it is used.
 #![forbid(unsafe_code)]
 
 pub mod chunk;

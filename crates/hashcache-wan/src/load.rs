@@ -1,17 +1,18 @@
-//! What a link carries, and how much time of the disk its dictionaries take.
+//! Measures the link rate, and the disk time for dictionaries.
 //!
-//! One for each link. Sockets note what they move and when they have to wait, readers of
-//! dictionaries how long a read took; both ends ask [`LinkLoad::is_worth_reading`] before they use
-//! a dictionary.
+//! There is one [`LinkLoad`] per link. Sockets note the bytes that they move and the times at which
+//! they have to wait; dictionary readers note the time for a read. Both sides call
+//! [`LinkLoad::is_worth_reading`] before they use a dictionary.
 //!
-//! Both are service times: how long the link or the disk is occupied, without the queue in front of
-//! it. The queues are there with and without dictionaries, only at the other of the two; compared
-//! with its queue, a disk that could serve four times as much seems to be too slow as soon as many
-//! clients use it.
+//! Both values are service times: the time for which the link or the disk is occupied, without the
+//! queue in front of it. There is a queue with and without dictionaries: without them at the link,
+//! with them at the disk. If the queue were included, a disk that could serve four times as much
+//! would seem too slow as soon as many clients use it.
 //!
-//! Invariant: without measured traffic, and without reads, every dictionary is worth reading: links
-//! for which this is built are slow.
-//! Cost: one lock per read or write of a socket.
+//! Invariant: without measured traffic, or without reads, every dictionary is worth reading,
+//! because this code is made for slow links. The exception is a dictionary more than 16 times as
+//! long as the content.
+//! Cost: one lock per read or write on a socket.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,62 +20,61 @@ use std::time::{Duration, Instant};
 use crate::shed::{Load, expected_saving, is_worth_reading, reads};
 use crate::stretch::bytes_read;
 
-/// What is measured of a link and of the disk below its dictionaries.
+/// Measurements of a link and of the disk that holds the dictionaries.
 #[derive(Debug, Default)]
 pub struct LinkLoad {
     rate: Mutex<Rate>,
     disk: Mutex<Disk>,
 }
 
-/// What the link carries while it is busy.
+/// Link rate while the link is busy.
 ///
-/// A socket is busy between two waits: a receiver waits when it has taken all that has arrived, a
-/// sender when its buffer is full. The bytes that it moves in that interval, divided by its length,
-/// are the rate of the link. If one of them
-/// had nothing to move for a part of that time, the rate of the interval is too low, so intervals
-/// with much less than the usual rate do not count.
+/// A socket is busy between two waits: a receiver waits when it has taken all bytes that have
+/// arrived, a sender when its buffer is full. The bytes moved in that interval, divided by the
+/// interval's length, are the link rate. If the socket had nothing to move for some time in the
+/// interval, this rate is too low, so intervals with much less than the usual rate do not count.
 #[derive(Debug, Default)]
 struct Rate {
-    /// When the socket had to wait last.
+    /// When the last wait was.
     waited: Option<Instant>,
-    /// Bytes since then.
+    /// Bytes since the last wait.
     moved: u64,
-    /// The sums over the intervals that count.
+    /// Sums over the intervals that count.
     bytes: u64,
     busy: Duration,
-    /// Bytes of intervals that do not count, since the last one that did.
+    /// Bytes in intervals that do not count, since the last interval that counted.
     slow_bytes: u64,
 }
 
-/// The time that a read occupies the disk.
+/// The time for which a read occupies the disk.
 #[derive(Debug, Default)]
 struct Disk {
     mean: Duration,
-    /// When the last read ended.
+    /// When the last read was finished.
     last: Option<Instant>,
-    /// When a dictionary was read last only to find out how busy the disk is.
+    /// When a read was last made only to measure the disk.
     tried: Option<Instant>,
 }
 
 impl LinkLoad {
-    /// Notes bytes that a socket has moved in the direction of content.
+    /// Notes bytes that a socket has moved in the content direction.
     pub fn note_moved(&self, bytes: usize) {
         lock(&self.rate).moved += bytes as u64;
     }
 
-    /// Notes that the socket has to wait before it can move more in the direction of content.
+    /// Notes that the socket has to wait before it can move more in the content direction.
     pub fn note_waits(&self, now: Instant) {
         lock(&self.rate).end_interval(now);
     }
 
-    /// Notes that a read of a dictionary has ended, which took so long.
+    /// Notes that a dictionary read has finished after the time `took`.
     pub fn note_read(&self, took: Duration, now: Instant) {
         lock(&self.disk).note(took, now);
     }
 
-    /// Whether a dictionary of so many bytes takes less time on the disk than it saves on the link,
-    /// for content of `length` bytes, if known. Now and then it is read in any case: the disk may
-    /// be less busy than it was.
+    /// Returns true if a dictionary of `dictionary` bytes takes less time on the disk than it saves
+    /// on the link, for content of `length` bytes, if known. Sometimes returns true in any case,
+    /// because the disk may be less busy than before.
     pub fn is_worth_reading(&self, dictionary: u64, length: Option<u64>, now: Instant) -> bool {
         let length = length.unwrap_or(dictionary);
         if dictionary / LONGER_MAX > length {
@@ -95,7 +95,7 @@ impl LinkLoad {
 impl Rate {
     fn end_interval(&mut self, now: Instant) {
         if self.moved == 0 {
-            // The interval continues, unless it has not begun yet.
+            // The interval continues; if there was no wait yet, it starts now.
             self.waited.get_or_insert(now);
             return;
         }
@@ -128,7 +128,7 @@ impl Rate {
         }
     }
 
-    /// 0: not known.
+    /// 0: unknown.
     fn bytes_per_second(&self) -> u64 {
         if self.busy < MEASURED_MIN {
             0
@@ -147,7 +147,7 @@ fn per_second(bytes: u64, time: Duration) -> u64 {
 impl Disk {
     fn note(&mut self, took: Duration, now: Instant) {
         let since_last = self.last.map(|last| now.saturating_duration_since(last));
-        // While another read was served, this one was in the queue.
+        // While another read was being served, this read was in the queue.
         let served = since_last.map_or(took, |since| took.min(since));
         self.mean = if since_last.is_none_or(|since| since >= TRIED_AGAIN) {
             (self.mean + served) / 2
@@ -157,7 +157,7 @@ impl Disk {
         self.last = Some(now);
     }
 
-    /// Whether it is time to read one dictionary, whatever the reads took before.
+    /// Returns true if it is time for a read only to measure the disk.
     fn is_to_be_tried(&mut self, now: Instant) -> bool {
         let latest = self.last.max(self.tried);
         let is_due =
@@ -173,19 +173,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A dictionary that is so many times as long as the content costs more than it saves.
+/// A dictionary that is this many times as long as the content costs more than it saves.
 const LONGER_MAX: u64 = 16;
-/// A longer interval has a pause in it, as long as the usual rate is not known.
+/// While the usual rate is unknown, a longer interval is assumed to contain a pause.
 const PAUSE: Duration = Duration::from_millis(50);
-/// An interval with less than the usual rate divided by this has a pause in it.
+/// An interval with less than the usual rate divided by this number is assumed to contain a pause.
 const SLOWER_MAX: u64 = 4;
-/// After so many bytes in slow intervals alone, the link has another rate.
+/// After this many bytes in only slow intervals, the link has a new rate.
 const SLOW_BYTES_MAX: u64 = 1 << 20;
-/// Busy time that is looked at.
+/// Busy time after which old measurements lose half their weight.
 const WINDOW: Duration = Duration::from_secs(30);
-/// Busy time without which the rate is not known.
+/// Minimum busy time for a known rate.
 const MEASURED_MIN: Duration = Duration::from_millis(250);
-/// Time without reads after which one dictionary is read to find out how busy the disk is.
+/// Time without reads after which a dictionary is read to measure the disk.
 const TRIED_AGAIN: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! How much memory a transfer takes at either end, so that a caller can reserve it before.
+//! Memory for a transfer on each side, so that a caller can reserve it in advance.
 //!
-//! Invariant: a transfer holds no more than is said here. A test measures it with zstd's own
-//! functions, for content of many lengths.
+//! Invariant: a transfer holds no more than these functions return. A test measures this with
+//! zstd's own functions, for content of many lengths.
 //! Cost: none.
 
 use crate::limits::{SEGMENT_BYTES_MAX, STRETCH_BYTES_MAX};
 
-/// Memory of an encoder and the frames that it has just written, bytes, for content of `length`
+/// Memory for an encoder and the frames that it has just written, bytes, for content of `length`
 /// bytes and a dictionary of `dictionary` bytes (0: none).
 pub fn encoder_bytes(length: Option<u64>, dictionary: u64) -> u64 {
     let segment = segment(length);
-    // The tables of zstd grow with the content up to their own limits.
+    // zstd's tables grow with the content up to their own limits.
     let tables = (8 * segment).min(1536 << 10);
     let with_dictionary = match dictionary {
         0 => 0,
@@ -19,12 +19,12 @@ pub fn encoder_bytes(length: Option<u64>, dictionary: u64) -> u64 {
     (704 << 10) + tables + segment + with_dictionary
 }
 
-/// The same for a decoder and what was pushed last.
+/// Memory for a decoder and the last push, as in [`encoder_bytes`].
 pub fn decoder_bytes(length: Option<u64>, dictionary: u64) -> u64 {
     (832 << 10) + segment(length) + dictionary.min(STRETCH_BYTES_MAX)
 }
 
-/// Content that is coded with one window.
+/// Content bytes that are coded with a single window.
 fn segment(length: Option<u64>) -> u64 {
     length.unwrap_or(u64::MAX).min(SEGMENT_BYTES_MAX)
 }

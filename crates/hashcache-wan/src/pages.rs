@@ -1,29 +1,28 @@
-//! Text at rest: each 64 KiB of content is stored as one zstd frame, a *page*.
+//! Text at rest: each 64 KiB of content is stored as a zstd frame, called a *page*.
 //!
-//! A box with a link asks for content without a coding, so text arrives several times larger than
-//! origins usually send it. Pages make it small again on disk. A range is read by decoding only the
-//! pages that it touches, and all pages of a content, one after another, are its coding `zstd`
-//! (RFC 8878 allows several frames).
+//! A box with a link requests content without a content coding, so text arrives several times
+//! larger than origins usually send it. Pages make text small again on disk. To read a range, only
+//! the pages that it touches are decoded. An object's pages, one after another, are a valid `zstd`
+//! coding, because RFC 8878 allows several frames.
 //!
-//! Used by the store of the proxy, which knows the length of each page.
+//! Used by the proxy's store, which knows each page's length.
 //!
-//! Invariants: a page decodes to exactly as many bytes as the caller expects, or not at all; no
-//! more memory is taken than that, whatever the frame says. Each frame has a checksum of its
-//! content.
-//! Cost: 3 to 5 ms a MB to pack, 1 ms to unpack. One context serves any number of contents, because
-//! pages do not depend on each other: 0.6 MiB to pack, 0.1 MiB to unpack.
+//! Invariants: a page decodes to exactly the expected number of bytes, or not at all, and takes no
+//! more memory than that, whatever the frame header contains. Each frame has a content checksum.
+//! Cost: 3 to 5 ms per MB to pack, 1 ms to unpack. A single context serves any number of objects,
+//! because pages do not depend on each other: 0.6 MiB to pack, 0.1 MiB to unpack.
 
 use zstd_safe::{CCtx, CParameter, DCtx};
 
-/// Content of a page, bytes; the last page of a content may have less.
+/// Content in a page, bytes; an object's last page may have less.
 pub const PAGE_BYTES: usize = 64 << 10;
-/// The longest stored form of a page: content that zstd cannot make smaller, in its frame.
+/// The longest stored form of a page: a frame with incompressible content.
 pub const STORED_PAGE_BYTES_MAX: usize = PAGE_BYTES + 64;
 
-/// Memory of a [`Packer`], bytes.
+/// Memory for a [`Packer`], bytes.
 pub const PACKER_BYTES: u64 = 1 << 20;
 
-/// Makes pages.
+/// Packs content into pages.
 pub struct Packer(CCtx<'static>);
 
 impl Packer {
@@ -40,14 +39,14 @@ impl Packer {
         Some(Self(context))
     }
 
-    /// Replaces `stored` by the page of `content`, at most [`PAGE_BYTES`] long.
+    /// Replaces `stored` by the page for `content`, which has at most [`PAGE_BYTES`].
     ///
     /// # Errors
     /// zstd has no memory.
     pub fn pack(&mut self, content: &[u8], stored: &mut Vec<u8>) -> Result<(), &'static str> {
         debug_assert!(content.len() <= PAGE_BYTES);
         stored.clear();
-        // zstd compresses at once, without a buffer of its own, where all of a frame has room.
+        // With room for the whole frame, zstd compresses at once, without a buffer inside.
         stored.reserve_exact(zstd_safe::compress_bound(content.len()));
         let packed = self.0.compress2(stored, content);
         packed.map_err(zstd_safe::get_error_name)?;
@@ -56,7 +55,7 @@ impl Packer {
     }
 }
 
-/// Reads pages.
+/// Unpacks pages.
 pub struct Unpacker(DCtx<'static>);
 
 impl Unpacker {
@@ -65,19 +64,19 @@ impl Unpacker {
         DCtx::try_create().map(Self)
     }
 
-    /// The content of a page, `length` bytes; `None`: the page is damaged.
+    /// Returns a page's content, `length` bytes; `None`: the page is damaged.
     pub fn unpack(&mut self, stored: &[u8], length: usize) -> Option<Vec<u8>> {
         if length > PAGE_BYTES || stored.len() > STORED_PAGE_BYTES_MAX {
             return None;
         }
-        // One byte more, so that a longer content is seen.
+        // One byte more, so that longer content is detected.
         let mut content = Vec::with_capacity(length + 1);
         let unpacked = self.0.decompress(&mut content, stored).ok()?;
         (unpacked == length && content.len() == length).then_some(content)
     }
 }
 
-/// In pages, level 1 takes 3 to 5 % more bytes; level 6 takes 6 to 8 % less for three times the
+/// For pages, level 1 takes 3 to 5 % more bytes; level 6 takes 6 to 8 % less in three times the
 /// time (`zstd -b3 -B65536 FILE`).
 const LEVEL: i32 = 3;
 const _: () = assert!(

@@ -1,15 +1,15 @@
-//! What was sent to one child: the sender finds dictionaries here by their content.
+//! Objects sent to a child: the sender finds dictionaries here by content.
 //!
-//! One table per child, kept by the parent and lost at its restart, which costs only bytes. An
-//! object is entered when all of it was sent and may be used as a dictionary. It is found by its
-//! fingerprints (`sketch`), among objects of one origin only. Whether the child still has it is not
-//! known here: the child looks it up by key and digest.
+//! The parent keeps a table per child and loses it at a restart, which only costs bytes. An object
+//! is entered when it was completely sent and may be used as a dictionary. It is found by
+//! fingerprints (`sketch`), only among objects from the same origin. This table does not know if
+//! the child still has the object: the child looks it up by key and digest.
 //!
-//! Invariant: [`Sent::find`] returns an object only if its key begins with the origin that was
-//! asked for, and only the newest object of a key.
+//! Invariant: [`Sent::find`] returns an object only if the key starts with the wanted origin, and
+//! only the newest object for a key.
 //! Cost: at most the bytes that were given to [`Sent::new`]. An object takes 72 in the index, 64 in
-//! the list, and its key; so 1 MiB holds 4,600 objects with keys of 72 bytes. A search reads a
-//! cache line per fingerprint and compares the candidates.
+//! the list, plus the key; so 1 MiB holds 4,600 objects with 72-byte keys. A search reads a cache
+//! line per fingerprint and compares the candidates.
 
 use std::collections::VecDeque;
 
@@ -20,42 +20,41 @@ use crate::sketch::{ASKED_BYTES, FINGERPRINTS_MAX, FINGERPRINTS_MIN, Sketch, mix
 /// An object that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentObject {
-    /// Its cache key.
+    /// The cache key.
     pub key: Box<[u8]>,
-    /// SHA-256 of its content.
+    /// SHA-256 of the content.
     pub digest: Digest,
-    /// Its length, bytes.
+    /// Content length, bytes.
     pub length: u64,
 }
 
-/// The object for which a dictionary is wanted.
+/// The object that needs a dictionary.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Its cache key.
+    /// The cache key.
     pub key: &'a [u8],
-    /// How much of the key names its origin. A dictionary is of the same one.
+    /// Length of the key prefix that names the origin. A dictionary must have the same origin.
     pub origin_bytes: usize,
-    /// Length of its content, if known.
+    /// Content length, if known.
     pub length: Option<u64>,
 }
 
-/// The objects that were sent to one child last.
+/// The objects that were most recently sent to a child.
 #[derive(Debug)]
 pub struct Sent {
     seed: u64,
     /// Sets of [`WAYS`] slots.
     index: Box<[Slot]>,
-    /// In order of their numbers; never longer than its first capacity. `None`: replaced or
-    /// forgotten.
+    /// Ordered by number; never longer than the initial capacity. `None`: replaced or forgotten.
     objects: VecDeque<Option<SentObject>>,
     objects_max: usize,
-    /// Number of the first of them.
+    /// Number of the first object in `objects`.
     first: u32,
     key_bytes: usize,
     key_bytes_max: usize,
 }
 
-/// A fingerprint's tag, and the number of an object that has it.
+/// A fingerprint's tag, and the number of an object that has this fingerprint.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     tag: u32,
@@ -63,8 +62,8 @@ struct Slot {
 }
 
 impl Sent {
-    /// A table that takes at most `bytes_max` of memory. `seed` is secret, so that nobody can make
-    /// content that fills chosen sets.
+    /// A table that takes at most `bytes_max` bytes of memory. `seed` is secret, so that nobody can
+    /// make content that fills selected sets.
     pub fn new(bytes_max: usize, seed: u64) -> Self {
         let objects_max = bytes_max / (INDEX_BYTES + OBJECT_BYTES + EXPECTED_KEY_BYTES);
         let sets = (objects_max * SLOTS_PER_OBJECT / WAYS).max(1);
@@ -85,7 +84,7 @@ impl Sent {
         }
     }
 
-    /// Enters an object. It replaces what was sent under its key before.
+    /// Enters an object. It replaces the earlier object with the same key.
     pub fn insert(&mut self, object: SentObject, sketch: &Sketch) {
         self.forget(&object.key);
         let bytes = key_bytes(&object);
@@ -105,11 +104,12 @@ impl Sent {
         }
     }
 
-    /// The object that is probably most similar to the `wanted` one, whose content so far has
-    /// `sketch`.
+    /// Finds the object that is probably most similar to the `wanted` object, which has `sketch` so
+    /// far.
     ///
-    /// Many objects of a site begin alike, or contain each other. So among those that share
-    /// fingerprints, a similar length and a similar name count as much as the fingerprints do.
+    /// Many objects from a site start alike, or contain each other. Therefore, among the objects
+    /// that share fingerprints, a similar length and a similar name count as much as the
+    /// fingerprints.
     pub fn find(&self, sketch: &Sketch, wanted: &Wanted<'_>) -> Option<&SentObject> {
         let mut candidates: Vec<(u32, u32)> = Vec::new();
         for &fingerprint in sketch.fingerprints() {
@@ -136,7 +136,7 @@ impl Sent {
         best.map(|(_, _, object)| object)
     }
 
-    /// Forgets the object with this key: the child has lost it.
+    /// Forgets the object with this key, because the child has lost it.
     pub fn forget(&mut self, key: &[u8]) {
         let number = self.numbers(key_hash(self.seed, key)).find(|&number| {
             self.object(number)
@@ -149,12 +149,12 @@ impl Sent {
         }
     }
 
-    /// Objects in the table, replaced ones included.
+    /// How many objects are in the table, including replaced objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether nothing was sent.
+    /// Returns true if nothing was sent.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
@@ -166,12 +166,13 @@ impl Sent {
         }
     }
 
-    /// Enters `number` in a free slot of the set, or in that of the oldest object.
+    /// Enters `number` in a free slot of the set, or in the slot with the oldest object.
     fn enter(&mut self, hash: u64, number: u32) {
         let first = self.first;
         let len = u32_of(self.objects.len());
         let set = self.set(hash);
-        // What is in no list is older than all: it wraps to a large age.
+        // An object that is no longer in the list counts as the oldest: its place wraps to a large
+        // number.
         let oldest = self.index[set]
             .iter_mut()
             .max_by_key(|slot| {
@@ -195,7 +196,7 @@ impl Sent {
         self.objects.get(self.place(number))?.as_ref()
     }
 
-    /// Where an object is in the list, if it still is there.
+    /// Index of an object in the list, if it is still there.
     fn place(&self, number: u32) -> usize {
         number.wrapping_sub(self.first) as usize
     }
@@ -213,9 +214,9 @@ fn hashes(seed: u64, key: &[u8], sketch: &Sketch) -> Vec<u64> {
     hashes.chain([key_hash(seed, key)]).collect()
 }
 
-/// Fingerprints that would be shared with an object of `length` bytes if none of its own had been
-/// left out: a sketch has no more for 11 MB than for 2 MiB, so of the beginning of an object of
-/// 11 MB only a sixth of them are known.
+/// Expected number of shared fingerprints with an object of `length` bytes, if no fingerprint had
+/// been left out. A sketch has no more fingerprints for 11 MB than for 2 MiB, so for an 11 MB
+/// object's start only a sixth are known.
 fn shared(count: u32, length: u64) -> u64 {
     let sketched = ASKED_BYTES as u64;
     let scaled = u64::from(count) * length.clamp(sketched, DICTIONARY_BYTES_MAX) / sketched;
@@ -241,7 +242,7 @@ fn score(object: &SentObject, shared: u64, most: u64, wanted: &Wanted<'_>) -> u6
     share(shared, most) + length + name
 }
 
-/// A key has a slot as well, so that a newer object replaces an older one of the same key.
+/// A key has a slot too, so that a newer object replaces an older object with the same key.
 fn key_hash(seed: u64, key: &[u8]) -> u64 {
     let words = key.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -265,11 +266,11 @@ fn key_bytes(object: &SentObject) -> usize {
 }
 
 const WAYS: usize = 8;
-/// Fingerprints and the key.
+/// Slots for the fingerprints and the key.
 const SLOTS_PER_OBJECT: usize = FINGERPRINTS_MIN + 1;
 const INDEX_BYTES: usize = SLOTS_PER_OBJECT * size_of::<Slot>();
 const OBJECT_BYTES: usize = size_of::<Option<SentObject>>();
-/// What the allocator takes for a key beside its bytes.
+/// Allocator overhead for a key.
 const ALLOCATION_BYTES: usize = 16;
 /// A key of usual length, for the size of the index.
 const EXPECTED_KEY_BYTES: usize = 72 + ALLOCATION_BYTES;

@@ -1,31 +1,31 @@
-//! Load shedding: when a dictionary costs more time on the disk than it saves on the link.
+//! Load shedding: skips a dictionary that costs more time on the disk than it saves on the link.
 //!
-//! Both sides ask before they read a dictionary: the child before it offers one, the parent before
-//! it names one. The side that is short of disk uses none, so no message is needed (Wanax,
-//! section 3.4).
+//! Both sides decide before they read a dictionary: the child before it offers a dictionary, the
+//! parent before it names one. The side with the busy disk uses no dictionary, so no message is
+//! needed (Wanax, section 3.4).
 //!
-//! Invariant: pure functions; measuring is the caller's business.
+//! Invariant: pure functions; the caller measures.
 //! Cost: none.
 
 use std::time::Duration;
 
-/// What the caller measured of its disk and of the link.
+/// The disk and the link as the caller measured them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
-    /// Mean time that a read occupies the disk.
+    /// Mean time for which a read occupies the disk.
     pub(crate) read_time: Duration,
-    /// What the link carries while it is busy.
+    /// Link rate while the link is busy.
     pub(crate) link_bytes_per_second: u64,
 }
 
-/// Whether reading a dictionary takes less time than the bytes that it saves would take.
+/// Returns true if reading a dictionary takes less time than sending the bytes that it saves.
 ///
-/// `reads` are those of the dictionary ([`reads`]), `saved_bytes` what it is expected to save
-/// against zstd without it ([`expected_saving`]).
+/// `reads` is how many reads are needed for the dictionary ([`reads`]); `saved_bytes` is the
+/// expected saving against zstd without a dictionary ([`expected_saving`]).
 pub(crate) fn is_worth_reading(load: Load, reads: u64, saved_bytes: u64) -> bool {
     let rate = load.link_bytes_per_second;
     if rate == 0 {
-        // Nothing measured yet: links for which this is built are slow.
+        // Nothing is measured yet: assume a slow link, because this code is made for slow links.
         return true;
     }
     let on_disk = load.read_time.as_nanos().saturating_mul(u128::from(reads));
@@ -33,13 +33,13 @@ pub(crate) fn is_worth_reading(load: Load, reads: u64, saved_bytes: u64) -> bool
     on_disk <= on_link
 }
 
-/// Reads of the engine for so many bytes of an object: one per span of 256 KiB.
+/// Engine reads for this many object bytes: one per 256 KiB span.
 pub(crate) fn reads(dictionary_bytes: u64) -> u64 {
     dictionary_bytes.div_ceil(SPAN_BYTES)
 }
 
-/// What a dictionary saves of `content_bytes`, against zstd alone, as long as nothing better is
-/// known: 19 % of text, measured over the sets of releases.
+/// Expected saving by a dictionary for `content_bytes`, against zstd without a dictionary, until
+/// something better is known: 19 % for text, measured over the release sets.
 pub fn expected_saving(content_bytes: u64) -> u64 {
     content_bytes / 100 * 19
 }

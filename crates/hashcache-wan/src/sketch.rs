@@ -1,32 +1,33 @@
-//! A sketch of an object: a few fingerprints by which a similar object is found.
+//! An object's sketch: a few fingerprints by which a similar object is found.
 //!
-//! The sender makes a sketch while content passes. When it has seen [`ASKED_BYTES`], it asks `sent`
-//! which earlier object has most of the fingerprints; at the end of the content it enters the
+//! The sender makes a sketch while content passes. After [`ASKED_BYTES`], it searches `sent` for
+//! the earlier object with most of these fingerprints; when the content is complete it enters the
 //! object there.
 //!
-//! A fingerprint is the hash of 64 bytes (a gear hash, which depends on no more). One position in
-//! 256 is considered. Kept are the smallest fingerprints, after mixing: at least 8, and all of the
-//! smallest 1/128 up to 64, which are 8 in 256 KiB. So two objects that share a part share
-//! fingerprints wherever the part lies, and the beginning of an object is found in the middle of
-//! another.
+//! A fingerprint is a hash over 64 bytes (a gear hash, which depends only on these bytes). Only one
+//! position in 256 is considered. After mixing, the smallest fingerprints are kept: at least 8, and
+//! all in the smallest 1/128 up to 64, which are 8 in 256 KiB. So two objects that share a part
+//! share fingerprints, wherever the part is located, and an object's start is found in the middle
+//! of another object.
 //!
-//! Invariant: a sketch depends on the content alone, not on how it is cut.
-//! Cost: 0.8 ms a MB; 512 bytes of memory while it is made.
+//! Invariant: a sketch depends only on the content, not on how the content is divided into pieces.
+//! Cost: 0.8 ms per MB; 512 bytes of memory while a sketch is made.
 
-/// How much of the content to look at before a similar object is looked for, bytes: the first
-/// segment, which is what the sender may hold anyway.
+/// Content to examine before the search for a similar object, bytes: the first segment, which the
+/// sender may hold anyway.
 ///
-/// Bundles of one site begin alike. Of 67 MB of a program whose file names carry hashes, 12.1 % was
-/// sent after a look at 256 KiB, 11.2 % at 512 KiB, 10.0 % at 1 MiB, 8.3 % at 2 MiB or at all.
+/// Bundles from one site have similar starts. For 67 MB of a program with hashes in the file names,
+/// 12.1 % was sent with a search after 256 KiB, 11.2 % after 512 KiB, 10.0 % after 1 MiB, and 8.3 %
+/// after 2 MiB or the whole object.
 pub const ASKED_BYTES: usize = 2 << 20;
 
-/// Fingerprints of an object, at the least, if it is long enough to have them.
+/// Fewest fingerprints for an object that is long enough.
 pub(crate) const FINGERPRINTS_MIN: usize = 8;
 
-/// Fingerprints of an object, at the most.
+/// Most fingerprints for an object.
 pub(crate) const FINGERPRINTS_MAX: usize = 64;
 
-/// The fingerprints of an object, in ascending order.
+/// An object's fingerprints, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sketch {
     fingerprints: Vec<u64>,
@@ -60,7 +61,7 @@ impl Sketcher {
         self.gear = gear;
     }
 
-    /// The sketch of what was pushed so far.
+    /// The sketch of the content so far.
     pub fn sketch(&self) -> Sketch {
         let small = self.smallest.partition_point(|&print| print < ALWAYS_KEPT);
         let kept = small.max(FINGERPRINTS_MIN).min(self.smallest.len());
@@ -83,11 +84,11 @@ impl Sketcher {
 /// One position in 256 is considered.
 const SAMPLING_BITS: u32 = 8;
 
-/// Fingerprints below this, one in 128, are kept up to the maximum.
+/// Fingerprints below this value, one in 128, are kept up to the maximum.
 const ALWAYS_KEPT: u64 = 1 << (64 - 7);
 
-/// A random number for each value of a byte. Always the same ones: the figures in documents depend
-/// on them, and so do the boundaries of chunks.
+/// A random number for each byte value. The table is fixed, because the numbers in the documents
+/// depend on it, and so do the chunk boundaries.
 pub(crate) static GEAR: [u64; 256] = {
     let mut table = [0; 256];
     let mut at = 0;
@@ -98,7 +99,7 @@ pub(crate) static GEAR: [u64; 256] = {
     table
 };
 
-/// The finalizer of splitmix64: a permutation whose every output bit depends on every input bit.
+/// The finalizer of splitmix64: a permutation in which every output bit depends on every input bit.
 pub(crate) const fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

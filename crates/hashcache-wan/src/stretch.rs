@@ -1,20 +1,20 @@
-//! Which part of a dictionary a segment of the content needs.
+//! Selects the part of a dictionary for a segment of the content.
 //!
-//! A dictionary is an older object of up to 64 MiB. It is read in stretches of 4 MiB: from 1 MiB
-//! before the place of the segment to 1 MiB behind it. Content that moved by more than that is not
-//! found. Reading is the caller's business: `encode` and `decode` say which bytes they lack
-//! ([`Range`]), and the caller passes them on piece by piece, from a `Hit` of the engine for
-//! example.
+//! A dictionary is an older object of up to 64 MiB. It is read in 4 MiB stretches: from 1 MiB
+//! before the segment's position to 1 MiB behind the segment. Content that moved by more than that
+//! is not found. The caller does the reading: `encode` and `decode` return the missing range
+//! ([`Range`]), and the caller gives these bytes piece by piece, for example from an engine `Hit`.
 //!
-//! Invariant: both ends use the bytes that STRETCH names, so only the sender calls [`for_segment`].
-//! Cost: consecutive stretches overlap by half, and what overlaps is kept. So a dictionary that is
-//! as long as the content is read once, in four spans of 256 KiB per MB.
+//! Invariant: both sides use the bytes that STRETCH names, so only the sender calls
+//! [`for_segment`].
+//! Cost: consecutive stretches overlap by half, and the overlap is kept. So a dictionary that is as
+//! long as the content is read only once, in four 256 KiB spans per MB.
 
 use std::ops::Range;
 
 use crate::limits::{SEGMENT_BYTES_MAX, STRETCH_BYTES_MAX};
 
-/// The stretch of a dictionary of `length` bytes for the segment that begins at `at`.
+/// The stretch for the segment that starts at `at`; the dictionary has `length` bytes.
 pub(crate) fn for_segment(length: u64, at: u64) -> Range<u64> {
     let margin = (STRETCH_BYTES_MAX - SEGMENT_BYTES_MAX) / 2;
     let last = length.saturating_sub(STRETCH_BYTES_MAX);
@@ -22,24 +22,24 @@ pub(crate) fn for_segment(length: u64, at: u64) -> Range<u64> {
     start..length.min(start + STRETCH_BYTES_MAX)
 }
 
-/// Bytes of a dictionary that are read for content of `content` bytes.
+/// Dictionary bytes that are read for content of `content` bytes.
 pub(crate) fn bytes_read(length: u64, content: u64) -> u64 {
     let last = content.saturating_sub(1) / SEGMENT_BYTES_MAX * SEGMENT_BYTES_MAX;
     for_segment(length, last).end
 }
 
-/// The stretch that is held, or is being collected.
+/// The current stretch, complete or being collected.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     wanted: Range<u64>,
-    /// From the beginning of `wanted`.
+    /// Bytes from the start of `wanted`.
     bytes: Vec<u8>,
-    /// Whether zstd has them.
+    /// True if zstd has the bytes.
     lent: bool,
 }
 
 impl Held {
-    /// Wants another stretch. Keeps what it has of it.
+    /// Wants another stretch. Keeps the bytes that overlap.
     pub(crate) fn want(&mut self, range: Range<u64>) {
         let have = self.wanted.start..self.wanted.start + self.bytes.len() as u64;
         if have.contains(&range.start) {
@@ -49,18 +49,18 @@ impl Held {
         }
         let length = to_usize(range.end - range.start);
         self.bytes.truncate(length);
-        // Exactly: a vector that doubles would hold up to twice the limit.
+        // Exactly, because a vector that doubles would hold up to twice the limit.
         self.bytes.reserve_exact(length - self.bytes.len());
         self.wanted = range;
     }
 
-    /// What is missing.
+    /// The missing bytes.
     pub(crate) fn missing(&self) -> Option<Range<u64>> {
         let from = self.wanted.start + self.bytes.len() as u64;
         (!self.lent && from < self.wanted.end).then_some(from..self.wanted.end)
     }
 
-    /// Adds what follows; takes no more than is missing.
+    /// Adds the next bytes; takes no more than are missing.
     pub(crate) fn give(&mut self, bytes: &[u8]) {
         let room = self
             .missing()
@@ -69,18 +69,18 @@ impl Held {
             .extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// Which bytes it is.
+    /// The range of the stretch.
     pub(crate) fn range(&self) -> Range<u64> {
         self.wanted.clone()
     }
 
-    /// The bytes, which are complete, to lend them to zstd; [`Held::put_back`] returns them.
+    /// Lends the complete bytes to zstd; [`Held::put_back`] returns them.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.lent = true;
         std::mem::take(&mut self.bytes)
     }
 
-    /// Memory of the bytes.
+    /// Memory for the bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.capacity()
     }

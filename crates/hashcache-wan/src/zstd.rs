@@ -1,13 +1,14 @@
-//! zstd with a stretch of a dictionary as its prefix, block by block.
+//! zstd with a dictionary stretch as the prefix, block by block.
 //!
-//! `encode` and `decode` make one of these for each segment. zstd refers to the prefix and does
-//! not copy it; so the prefix and the context that refers to it are one value (`self_cell`).
+//! `encode` and `decode` make a context for each segment. zstd refers to the prefix and does not
+//! copy it; therefore the prefix and the context that refers to it are a single value
+//! (`self_cell`).
 //!
-//! Invariant: the decompressor gives at most [`BLOCK_BYTES_MAX`] for a block, whatever its data
-//! say, and allocates no window beyond the one that its maker allows.
-//! Cost: a context per segment, not per block: it takes 0.2 ms to make, a segment 16 ms or so to
-//! code. At most 4.5 MiB to compress, 2.5 MiB to decompress, without the prefix; less for short
-//! content of known length.
+//! Invariant: the decompressor gives at most [`BLOCK_BYTES_MAX`] for a block, whatever the input
+//! data, and allocates no window beyond the limit from `new`.
+//! Cost: a context per segment, not per block: it takes 0.2 ms to make, and a segment takes about
+//! 16 ms to code. At most 4.5 MiB to compress, 2.5 MiB to decompress, without the prefix; less for
+//! short content with a known length.
 
 use self_cell::self_cell;
 use zstd_safe::zstd_sys::ZSTD_EndDirective::{ZSTD_e_end, ZSTD_e_flush};
@@ -32,19 +33,19 @@ self_cell!(
     }
 );
 
-/// Whether a block is the last of its zstd frame.
+/// Tells if a block is the last block in the zstd frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
     Yes,
     No,
 }
 
-/// Writes one zstd frame.
+/// Writes a zstd frame.
 pub(crate) struct Compressor(Compressing);
 
 impl Compressor {
-    /// `length` is that of the whole frame, if known. A frame that ends early must not be ended
-    /// with [`Last::Yes`] then.
+    /// `length` is the whole frame's length, if known. A frame with a known length must not be
+    /// closed early with [`Last::Yes`].
     pub(crate) fn new(
         prefix: Vec<u8>,
         length: Option<u64>,
@@ -54,7 +55,7 @@ impl Compressor {
         made.map(Self).map_err(zstd_safe::get_error_name)
     }
 
-    /// Adds the coded form of `content` to `out`, at most [`CODED_BYTES_MAX`].
+    /// Adds `content` in coded form to `out`, at most [`CODED_BYTES_MAX`].
     pub(crate) fn block(
         &mut self,
         content: &[u8],
@@ -84,32 +85,33 @@ impl Compressor {
         })
     }
 
-    /// Ends the use of the prefix and gives it back.
+    /// Stops using the prefix and returns it.
     pub(crate) fn into_prefix(self) -> Vec<u8> {
         self.0.into_owner()
     }
 
-    /// Memory of the context and the prefix.
+    /// Memory for the context and the prefix.
     pub(crate) fn memory_bytes(&self) -> usize {
         let context = |_: &Vec<u8>, context: &CCtx<'_>| context.sizeof();
         self.0.with_dependent(context) + self.0.borrow_owner().capacity()
     }
 }
 
-/// Reads one zstd frame.
+/// Reads a zstd frame.
 pub(crate) struct Decompressor(Decompressing);
 
 impl Decompressor {
-    /// `window_log_max` is the largest window that is accepted, as a power of two.
+    /// `window_log_max` is the largest accepted window, as a power of two.
     pub(crate) fn new(prefix: Vec<u8>, window_log_max: u32) -> Result<Self, &'static str> {
         let made = Decompressing::try_new(prefix, |prefix| decompression(prefix, window_log_max));
         made.map(Self).map_err(zstd_safe::get_error_name)
     }
 
-    /// Puts the content of a block into `out`. Says whether the zstd frame ends here.
+    /// Decodes a block into `out`. Returns [`Last::Yes`] if this is the last block in the zstd
+    /// frame.
     pub(crate) fn block(&mut self, data: &[u8], out: &mut Vec<u8>) -> Result<Last, Reason> {
         out.clear();
-        // One byte more than may arrive, so that too much is seen.
+        // One byte more than is allowed, so that too much content is detected.
         out.reserve_exact(BLOCK_BYTES_MAX + 1);
         let mut input = InBuffer::around(data);
         self.0.with_dependent_mut(|_, context| {
@@ -136,17 +138,17 @@ impl Decompressor {
         })
     }
 
-    /// Whether the frame has a prefix.
+    /// Returns true if the frame has a prefix.
     pub(crate) fn has_prefix(&self) -> bool {
         !self.0.borrow_owner().is_empty()
     }
 
-    /// Ends the use of the prefix and gives it back.
+    /// Stops using the prefix and returns it.
     pub(crate) fn into_prefix(self) -> Vec<u8> {
         self.0.into_owner()
     }
 
-    /// Memory of the context and the prefix.
+    /// Memory for the context and the prefix.
     pub(crate) fn memory_bytes(&self) -> usize {
         let context = |_: &Vec<u8>, context: &DCtx<'_>| context.sizeof();
         self.0.with_dependent(context) + self.0.borrow_owner().capacity()
@@ -187,16 +189,16 @@ fn out_of_memory() -> ErrorCode {
     ErrorCode::MAX - 63
 }
 
-/// Level 1 sends up to twice as much, level 9 saves a fifth for three to ten times the time.
+/// Level 1 sends up to twice as much; level 9 saves a fifth in three to ten times the time.
 const LEVEL: i32 = 3;
 const _: () = assert!(
     LEVEL <= 3,
     "`cargo xtask dist` leaves out what higher levels need"
 );
-/// Windows below this one are for short memory.
+/// Smaller windows are for boxes with little memory.
 const SMALL_WINDOW_LOG: u32 = 19;
-/// Long-distance matching: entries for 4 MiB at one in 32 positions. Half as many send up to 3 %
-/// more. Matches from 32 bytes on send 4 % less of some sets and 11 % more of others.
+/// Long-distance matching: entries for 4 MiB at one in 32 positions. Half as many entries send up
+/// to 3 % more. Matches from 32 bytes on send 4 % less for some sets and 11 % more for others.
 const LDM_HASH_LOG: u32 = 17;
 const LDM_RATE_LOG: u32 = 5;
 const LDM_MIN_MATCH: u32 = 64;

@@ -1,9 +1,10 @@
-//! A response on its way to a client in HTTP/1.1.
+//! Sends a response to a client over HTTP/1.1.
 //!
-//! Made by `serve` of what the service returns.
+//! `serve` creates an `Answer` from the service's response.
 //!
-//! Invariant: a response that was not sent completely never looks whole: its connection breaks.
-//! Cost: head and first content in one call, if that content is there.
+//! Invariant: a response that was not sent completely never looks complete to the client: the
+//! connection closes before the end that the framing states, or with a RST if it has none.
+//! Cost: head and first content in a single call, if the content is ready.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -24,13 +25,13 @@ use super::content::SharedStream;
 use super::ending::Ending;
 use super::outgoing::Outgoing;
 
-/// A response that is being written.
+/// A response in the process of being written.
 pub(super) struct Answer<B> {
     body: B,
     outgoing: Outgoing,
     framing: AnswerFraming,
     passes_trailers: bool,
-    /// The connection outlives the response.
+    /// The connection stays open after the response.
     pub(super) is_kept: bool,
     state: AnswerState,
 }
@@ -40,21 +41,21 @@ enum AnswerState {
     Content,
     /// All content is in `outgoing`, or written.
     Complete,
-    /// It breaks off behind what is in `outgoing`.
+    /// The response is truncated after the bytes in `outgoing`.
     Broken,
 }
 
-/// How the end of the content is marked.
+/// How the client finds the end of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AnswerFraming {
-    /// By Content-Length, or there is none: this many bytes are left.
+    /// By Content-Length, or there is no content: the number of remaining bytes.
     Length(u64),
     Chunked,
     UntilClose,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
-    /// Begins `response`, with what its request was.
+    /// Starts to write `response`, which depends on the request traits in `cell`.
     pub(super) fn begin(response: Response<B>, cell: &Cell) -> Self {
         let asked = cell.answer();
         let (head, body) = response.into_parts();
@@ -62,7 +63,7 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
         let is_switch =
             status == StatusCode::SWITCHING_PROTOCOLS || asked.connect && status.is_success();
         if is_switch {
-            // Request content that is still missing would be taken for the other protocol.
+            // Request content that is not yet read would be taken for bytes of the new protocol.
             cell.signals.tunnel.set(cell.signals.request_read.get());
         }
         let framing = AnswerFraming::of(&head.headers, status, asked, &body);
@@ -77,7 +78,7 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
         let mut outgoing = Outgoing::new();
         let sizes = head.headers.iter();
         let sizes = sizes.map(|(name, value)| name.as_str().len() + value.len() + LINE_BYTES);
-        // Not doubled: a slow client keeps a large head in memory.
+        // Exact, not doubled: a slow client keeps a large head in memory.
         let bytes = OWN_BYTES + sizes.sum::<usize>();
         outgoing.text.reserve_exact(bytes);
         write_status(&mut outgoing, status, asked, reason);
@@ -124,14 +125,14 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
         }
     }
 
-    /// Writes the response. Ready when all of it is written, or never can be.
+    /// Writes the response. Ready when it is completely written, or can never be.
     pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         stream: &SharedStream,
     ) -> Poll<Result<(), Ending>> {
         loop {
-            // The first content goes out with the head, if it is there.
+            // The first content is written together with the head, if it is ready.
             let waits = self.state == AnswerState::Content && self.poll_content(cx).is_pending();
             let mut stream = stream.borrow_mut();
             let stream = stream.as_mut().ok_or(Ending::Broken)?;
@@ -153,7 +154,7 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
         }
     }
 
-    /// Appends the next content to what is to be written. Pending: there is none yet.
+    /// Appends the next content to `outgoing`. Pending if no content is ready.
     fn poll_content(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.outgoing.has_content() {
             return Poll::Ready(());
@@ -178,7 +179,7 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
                 let bytes = data.as_ref().map_or(0, Bytes::len) as u64;
                 match left.checked_sub(bytes) {
                     Some(rest) => *left = rest,
-                    // What is beyond the length would be the next response.
+                    // The client would take bytes beyond the length for the next response.
                     None => {
                         self.state = AnswerState::Broken;
                         return Poll::Ready(());
@@ -218,8 +219,8 @@ impl AnswerFraming {
             return Self::Length(0);
         }
         let told = || fields.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
-        // Trailers need chunks (RFC 9112, section 7.1.2). An origin in HTTP/2 may send them behind
-        // content whose length it states.
+        // Trailers need chunks (RFC 9112, section 7.1.2). An HTTP/2 origin may send trailers after
+        // content with a stated length.
         let has_trailers = asked.takes_trailers && fields.contains_key(TRAILER);
         match body.size_hint().exact().or_else(told) {
             Some(length) if !has_trailers => Self::Length(length),
@@ -229,12 +230,13 @@ impl AnswerFraming {
     }
 }
 
-/// Whether a response may have content (RFC 9112, section 6.3).
+/// Returns true if a response may have content (RFC 9112, section 6.3).
 fn has_content(status: StatusCode, asked: RequestTraits) -> bool {
     !asked.head_only && may_have_length(status, asked) && status != StatusCode::NOT_MODIFIED
 }
 
-/// Whether a response may say how long its content is, or would be (RFC 9110, section 8.6).
+/// Returns true if a response may have a Content-Length, for its own content or for the content
+/// that GET would return (RFC 9110, section 8.6).
 fn may_have_length(status: StatusCode, asked: RequestTraits) -> bool {
     let is_tunnel = asked.connect && status.is_success();
     !is_tunnel && !status.is_informational() && status != StatusCode::NO_CONTENT
@@ -247,7 +249,7 @@ fn write_status(
     reason: Option<&ReasonPhrase>,
 ) {
     let text = &mut outgoing.text;
-    // The version of this hop, not of the origin's (RFC 9112, section 2.3).
+    // The version of this hop, not the origin's version (RFC 9112, section 2.3).
     text.extend_from_slice(if asked.http_10 {
         b"HTTP/1.0 "
     } else {
@@ -261,7 +263,8 @@ fn write_status(
     text.extend_from_slice(b"\r\n");
 }
 
-/// Appends the field that frames the content; `told`: the length that the response tells.
+/// Appends the field that frames the content; `told` is the Content-Length in the service's
+/// response.
 fn push_length(
     outgoing: &mut Outgoing,
     framing: AnswerFraming,
@@ -278,7 +281,7 @@ fn push_length(
             outgoing.push_field(b"content-length", digits.format(length).as_bytes());
         }
         AnswerFraming::Length(_) if !asked.head_only => {}
-        // The length of the content that GET would get.
+        // The length of the content that GET would return.
         AnswerFraming::Length(_) => {
             let known = body.size_hint().exact().filter(|length| *length > 0);
             match (told, known) {
@@ -292,7 +295,7 @@ fn push_length(
     }
 }
 
-/// Appends the date, which every response needs (RFC 9110, section 6.6.1).
+/// Appends Date, which every response needs (RFC 9110, section 6.6.1).
 #[expect(
     clippy::disallowed_methods,
     reason = "the date of a message says what the clock of this machine says"
@@ -309,12 +312,12 @@ fn push_date(outgoing: &mut Outgoing) {
     });
 }
 
-/// What a line has beside name and value.
+/// Bytes of a field line besides name and value.
 const LINE_BYTES: usize = 4;
-/// Most bytes of the status line, of the fields that are added here, and of the empty line.
+/// Maximum bytes of the status line, of the fields that are added here, and of the empty line.
 const OWN_BYTES: usize = 256;
 
 thread_local! {
-    /// The current second, and its date.
+    /// The current second as time and as Date value.
     static DATE_NOW: RefCell<Option<(UnixTime, HeaderValue)>> = const { RefCell::new(None) };
 }

@@ -1,8 +1,8 @@
-//! State that a connection shares with the service: the exchange in progress.
+//! State that a connection shares with the service: the current exchange.
 //!
-//! One `Cell` per connection, reference-counted within the connection's task; it never crosses
-//! threads. The service takes request heads from it, and asks it for what no `Response` can say.
-//! `stream` and `serve` keep the state of the exchange in it.
+//! Each connection has a `Cell`, reference-counted within the connection's task; it never moves to
+//! another thread. The service takes request heads from it, and uses it for everything that a
+//! `Response` cannot express. `stream` and `serve` keep the exchange state in it.
 //!
 //! ```text
 //!            head was read              service answers         body dropped, all flushed
@@ -10,10 +10,10 @@
 //!                                   │ send_interim           │ Body ended: Flushing
 //! ```
 //!
-//! In HTTP/1.1, a response from memory is `Flushing` from its beginning.
+//! In HTTP/1.1, a response from memory is `Flushing` from the start.
 //!
 //! Invariant: in `Asked`, the socket has accepted every byte of the previous response, so a 1xx
-//! written then stands between two messages.
+//! written then is between two messages.
 
 use std::cell;
 use std::rc::Rc;
@@ -35,36 +35,36 @@ use super::socket::Socket;
 pub enum RequestHead {
     /// A request with exactly one meaning.
     Accepted(HeadInfo),
-    /// A request with an invalid or ambiguous head: answer with the page of this failure. The
-    /// connection closes after it. The accompanying `Request` is a placeholder and must not be
+    /// A request with an invalid or ambiguous head: answer with the error page for this failure.
+    /// The connection closes after it. The accompanying `Request` is a placeholder and must not be
     /// read.
     Refused(Failure),
 }
 
-/// Properties of a request that its `Request` does not have, or not in the client's own bytes.
+/// Properties of a request that the `Request` does not contain, or not in the client's own bytes.
 #[derive(Clone, Debug)]
 pub struct HeadInfo {
-    /// The request target as the client sent it, any bytes but blanks and controls; the `Request`
-    /// has `/` instead.
+    /// The request target as the client sent it: any bytes except blanks and controls; the
+    /// `Request` has `/` instead.
     pub target: Bytes,
-    /// Its form.
+    /// Form of the target.
     pub form: RequestForm,
     /// HTTP/1.0, HTTP/1.1 or HTTP/2.
     pub version: Version,
-    /// Whether content follows, and how it is framed.
+    /// Framing of the content, if any.
     pub content: ContentFraming,
     /// The time at which the first byte of the head was read.
     pub received: Instant,
 }
 
-/// Totals of one exchange, reported when the socket has accepted its last byte or never will.
+/// Totals of an exchange, reported when the socket has accepted the last byte or never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeEnd {
     /// Bytes received from the client since the last exchange.
     pub(crate) bytes_read: u64,
-    /// Bytes sent to the client, with heads, 1xx and framing.
+    /// Bytes sent to the client, including heads, 1xx and framing.
     pub bytes_written: u64,
-    /// Whether the whole response was sent.
+    /// True if the whole response was sent.
     pub complete: bool,
 }
 
@@ -73,11 +73,11 @@ pub struct ExchangeEnd {
 pub struct Upgraded {
     /// The socket, without any framing.
     pub socket: Socket,
-    /// Bytes that the client had sent behind the request: read these first.
+    /// Bytes that the client has sent after the request: read these first.
     pub read: Bytes,
 }
 
-/// State of the exchange between one client and the service.
+/// State of the exchange between a client and the service.
 #[derive(Default)]
 pub struct Cell {
     head: cell::RefCell<Option<RequestHead>>,
@@ -92,9 +92,9 @@ pub struct Cell {
     waker: cell::RefCell<Option<Waker>>,
     traffic: cell::Cell<Traffic>,
     traffic_before: cell::Cell<Traffic>,
-    /// The client's allowance; `None` where memory is not counted.
+    /// The client's allowance; `None` if memory is not accounted.
     allowance: Option<Allowance>,
-    /// Set while the head of a request is incomplete.
+    /// Present while a request head is incomplete.
     unfinished: cell::RefCell<Option<UnfinishedHead>>,
     /// Memory for data that waits to be sent.
     sending: cell::RefCell<Option<ShareReservation>>,
@@ -102,13 +102,13 @@ pub struct Cell {
     pub(super) signals: CellSignals,
 }
 
-/// Sends an interim response; false if it cannot.
+/// Sends an interim response; returns false if that is impossible.
 pub(super) type InterimSender = Box<dyn Fn(StatusCode, &HeaderMap) -> bool>;
 
-/// Called at the end of an exchange.
+/// Called when an exchange is over.
 pub type OnSent = Box<dyn FnOnce(ExchangeEnd)>;
 
-/// State of the exchange; see the diagram in the module's head.
+/// State of the exchange; see the diagram at the top of the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ExchangeState {
     #[default]
@@ -122,21 +122,23 @@ enum ExchangeState {
 pub(super) struct StreamHead {
     pub(super) head: RequestHead,
     pub(super) asked: RequestTraits,
-    /// Its approximate size on the wire, bytes.
+    /// Approximate size on the wire, in bytes.
     pub(super) size: u64,
 }
 
-/// Properties of the request that decide how its response ends.
+/// Properties of the request that decide how the response is framed and whether the connection
+/// closes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RequestTraits {
     pub(super) http_10: bool,
     pub(super) head_only: bool,
     pub(super) connect: bool,
-    /// HTTP/2: 1xx are frames of a stream there.
+    /// HTTP/2: a 1xx is a HEADERS frame on a stream.
     pub(super) http_2: bool,
-    /// The response must be the last one: the client says so, or the request was refused.
+    /// The response must be the last on the connection, because the client requested it or the
+    /// request was refused.
     pub(super) last: bool,
-    /// HTTP/1.1: the client reads trailers. In HTTP/2 every client does.
+    /// HTTP/1.1: the client accepts trailers. In HTTP/2 every client does.
     pub(super) takes_trailers: bool,
 }
 
@@ -149,18 +151,17 @@ struct Traffic {
 /// See [`Cell::signals`].
 #[derive(Default)]
 pub(super) struct CellSignals {
-    /// The response in progress ends with the connection.
+    /// The end of the current response is marked by closing the connection.
     pub(super) close_delimited: cell::Cell<bool>,
     /// The service switched protocols.
     pub(super) tunnel: cell::Cell<bool>,
-    /// The whole request was read: the next bytes belong to another request or to the other
-    /// protocol.
+    /// The whole request was read: the next bytes belong to another request or to the new protocol.
     pub(super) request_read: cell::Cell<bool>,
-    /// The connection ends after the current response.
+    /// The connection closes after the current response.
     pub(super) stopping: cell::Cell<bool>,
-    /// A request has come.
+    /// A request has arrived.
     pub(super) has_begun: cell::Cell<bool>,
-    /// What the connection waits for from the client, and until when.
+    /// The bytes that the connection waits for, and the deadline.
     pub(super) reading: cell::Cell<Option<Wait>>,
     /// The deadline for the socket to accept a byte.
     pub(super) writing: cell::Cell<Option<Instant>>,
@@ -173,7 +174,7 @@ pub(super) struct Wait {
     pub(super) until: Instant,
 }
 
-/// The awaited bytes.
+/// The bytes that the client is expected to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WaitFor {
     /// The first byte of a head.
@@ -182,7 +183,7 @@ pub(super) enum WaitFor {
     Head,
     /// More of a body.
     Body,
-    /// Nothing: the client has closed its side, and may have left.
+    /// None: the client has closed its side, and may have disconnected.
     Response,
 }
 
@@ -194,7 +195,7 @@ impl Cell {
         Rc::default()
     }
 
-    /// State of a new connection with `allowance`, which holds `bytes` before its first request.
+    /// State of a new connection with `allowance`, which holds `bytes` before the first request.
     pub fn within(allowance: &Allowance, bytes: u64) -> Rc<Self> {
         let unfinished = allowance.begin_head(bytes);
         Rc::new(Self {
@@ -204,8 +205,8 @@ impl Cell {
         })
     }
 
-    /// State of a child's connection: it has no head of its own, and its streams have cells of
-    /// their own.
+    /// State of a child's connection: the connection has no head, and each stream has a separate
+    /// cell.
     pub fn of_link(allowance: &Allowance) -> Rc<Self> {
         Rc::new(Self {
             allowance: Some(allowance.clone()),
@@ -213,12 +214,12 @@ impl Cell {
         })
     }
 
-    /// The allowance of the client whose stream it is; `None` where memory is not counted.
+    /// The allowance of the client that the stream belongs to; `None` if memory is not accounted.
     pub fn allowance(&self) -> Option<&Allowance> {
         self.allowance.as_ref()
     }
 
-    /// State of an HTTP/2 stream whose head has arrived.
+    /// State of an HTTP/2 stream after its head has arrived.
     pub(super) fn of_stream(allowance: Option<Allowance>, head: StreamHead) -> Rc<Self> {
         let cell = Self {
             allowance,
@@ -232,7 +233,7 @@ impl Cell {
         Rc::new(cell)
     }
 
-    /// State of an HTTP/2 stream whose response comes from memory; `size` as in [`StreamHead`].
+    /// State of an HTTP/2 stream with a response from memory; `size` as in [`StreamHead`].
     pub(super) fn of_memory_hit(size: u64, on_sent: OnSent) -> Rc<Self> {
         let cell = Self {
             on_sent: cell::RefCell::new(Some(on_sent)),
@@ -250,14 +251,14 @@ impl Cell {
         Rc::new(cell)
     }
 
-    /// The connection waits for a request since `now`, and may be given up for another one.
+    /// Records that the connection is idle from `now`, and may be closed to make room for another.
     pub(super) fn rest(&self, now: Instant) {
         if let Some(allowance) = &self.allowance {
             allowance.rest(now);
         }
     }
 
-    /// The head of a request is complete.
+    /// Records that the request head is complete.
     fn begin_request(&self) {
         if let Some(allowance) = &self.allowance {
             allowance.end_rest();
@@ -271,21 +272,21 @@ impl Cell {
         }
     }
 
-    /// Reserves memory for the part of a response that waits beside its content, until it is sent;
-    /// false if there is none.
+    /// Reserves memory for the buffered part of a response besides its content, until it is sent;
+    /// returns false if no memory is available.
     pub fn hold_until_sent(&self, bytes: usize) -> bool {
         let held = self.reserve(bytes);
         held.map(|held| *self.sending.borrow_mut() = held).is_ok()
     }
 
-    /// The head of the request for which the service was called; to be called once per request.
+    /// The head of the request that the service was called for; must be called once per request.
     pub fn next_head(&self) -> RequestHead {
         let none = || RequestHead::Refused(Failure::Internal("a request was called for twice"));
         self.head.take().unwrap_or_else(none)
     }
 
-    /// The response to the current request is the last on the connection. In HTTP/2 this changes
-    /// nothing.
+    /// Makes the response to the current request the last on the connection. Has no effect in
+    /// HTTP/2.
     pub fn end_with_this(&self) {
         self.asked.set(RequestTraits {
             last: true,
@@ -293,10 +294,11 @@ impl Cell {
         });
     }
 
-    /// Sends a 1xx before the response to the current request. Returns whether it will be sent: not
-    /// to HTTP/1.0 clients, not after the response has begun, and not while the client
-    /// does not take earlier ones. 100 is never sent from here, but when the request's content is
-    /// first polled: it would be sent again. 101 is a final response, not an interim one.
+    /// Sends a 1xx before the response to the current request. Returns true if it will be sent. It
+    /// is not sent to HTTP/1.0 clients, nor after the response has started, nor while the client
+    /// does not read earlier 1xx responses. 100 is never sent from here, because it is sent when
+    /// the request content is first polled, and the client would get it twice. 101 is a final
+    /// response, not an interim response.
     pub fn send_interim(&self, status: StatusCode, fields: &HeaderMap) -> bool {
         if self.asked.get().http_2 {
             let is_other = matches!(
@@ -328,7 +330,7 @@ impl Cell {
         true
     }
 
-    /// The service wants content that the client holds back until it gets a 100.
+    /// Queues a 100: the service wants content that the client holds back until then.
     pub(super) fn ask_for_content(&self) {
         if self.exchange.get() == ExchangeState::Asked {
             write_interim(
@@ -340,7 +342,7 @@ impl Cell {
         }
     }
 
-    /// Sends a 100 on a stream of HTTP/2, whose content the service wants.
+    /// Sends a 100 on an HTTP/2 stream, because the service wants the content.
     pub(super) fn send_continue(&self) {
         self.send_on_stream(StatusCode::CONTINUE, &HeaderMap::new());
     }
@@ -359,20 +361,21 @@ impl Cell {
         *self.interim_sender.borrow_mut() = None;
     }
 
-    /// The failure that ended the request's body, if the client caused it; answer with this.
+    /// The failure of the request body, if the client caused it; answer with this failure.
     pub fn body_failure(&self) -> Option<Failure> {
         self.body_failure.borrow().clone()
     }
 
-    /// Resolves to the client's socket when the response has been flushed; to be called before a
-    /// 2xx to CONNECT or a 101 is returned. An error means that the client left before.
+    /// Resolves to the client's socket when the response has been flushed; must be called before a
+    /// 2xx to CONNECT or a 101 is returned. An error means that the client disconnected before.
     pub fn upgraded(&self) -> oneshot::Receiver<Upgraded> {
         let (sender, receiver) = oneshot::channel();
         *self.tunnel.borrow_mut() = Some(sender);
         receiver
     }
 
-    /// Calls `told` once, when the response to the current request was sent or can never be.
+    /// Sets a callback, called once when the response to the current request was sent or can never
+    /// be.
     pub fn on_sent(&self, told: impl FnOnce(ExchangeEnd) + 'static) {
         *self.on_sent.borrow_mut() = Some(Box::new(told));
     }
@@ -380,17 +383,17 @@ impl Cell {
 
 /// Methods for `stream` and `serve`.
 impl Cell {
-    /// Reserves memory that a client may hold for long; an error if there is none.
+    /// Reserves memory that a client may hold for a long time; an error if none is available.
     pub(super) fn reserve(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve_bulk(wide(bytes)))
     }
 
-    /// Reserves such memory only while half of the budget is free.
+    /// As [`Self::reserve`], but only while half of the budget is free.
     pub(super) fn reserve_spare(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve_spare(wide(bytes)))
     }
 
-    /// Reserves such memory as long as any is free.
+    /// As [`Self::reserve`], but as long as any memory is free.
     pub(super) fn reserve_last(&self, bytes: usize) -> Result<Option<ShareReservation>, NoMemory> {
         self.reserve_by(|allowance| allowance.reserve(wide(bytes)))
     }
@@ -405,7 +408,7 @@ impl Cell {
         }
     }
 
-    /// This connection registers no heads, because HTTP/2 registers them itself.
+    /// Stops registering heads for this connection, because HTTP/2 registers them itself.
     pub fn leave_heads(&self) {
         *self.unfinished.borrow_mut() = None;
     }
@@ -424,7 +427,7 @@ impl Cell {
         *unfinished = Some(allowance.begin_head(bytes));
     }
 
-    /// A head was read.
+    /// Starts an exchange: a head was read.
     pub(super) fn ask(&self, head: RequestHead, asked: RequestTraits) {
         debug_assert_eq!(self.exchange.get(), ExchangeState::Resting);
         *self.head.borrow_mut() = Some(head);
@@ -437,7 +440,7 @@ impl Cell {
         self.signals.reading.set(None);
     }
 
-    /// A response from memory is about to be written.
+    /// Starts an exchange: a response from memory is about to be written.
     pub(super) fn answer_from_memory(&self, on_sent: OnSent) {
         debug_assert_eq!(self.exchange.get(), ExchangeState::Resting);
         *self.on_sent.borrow_mut() = Some(on_sent);
@@ -448,23 +451,23 @@ impl Cell {
         self.signals.reading.set(None);
     }
 
-    /// The service has answered.
+    /// The service has returned a response.
     pub(super) fn answer(&self) -> RequestTraits {
         self.exchange.set(ExchangeState::Answering);
         self.asked.get()
     }
 
-    /// Whether the response must be the last on this connection.
+    /// Returns true if the response must be the last on this connection.
     pub(super) fn is_last(&self) -> bool {
         self.asked.get().last || self.body_failure.borrow().is_some()
     }
 
-    /// The content of the response is over.
+    /// The response content is complete.
     pub(super) fn body_ended(&self) {
         self.exchange.set(ExchangeState::Flushing);
     }
 
-    /// Nothing more is to be written, which completes a response whose content is over.
+    /// All bytes are written, so a response with complete content is sent.
     pub(super) fn flushed(&self) {
         if self.exchange.get() != ExchangeState::Flushing {
             return;
@@ -475,12 +478,12 @@ impl Cell {
         self.tell_sent(true);
     }
 
-    /// Whether the response to the last head was sent.
+    /// Returns true if the response to the last head was sent.
     pub(super) fn is_resting(&self) -> bool {
         self.exchange.get() == ExchangeState::Resting
     }
 
-    /// The connection has ended.
+    /// The connection has closed.
     pub(super) fn ended(&self) {
         if !self.is_resting() {
             self.tell_sent(false);
@@ -505,7 +508,7 @@ impl Cell {
         *self.body_failure.borrow_mut() = Some(refusal.into());
     }
 
-    /// The interim responses that wait to be written.
+    /// The interim responses waiting to be written.
     pub(super) fn interim(&self) -> cell::RefMut<'_, Outgoing> {
         self.interim.borrow_mut()
     }
@@ -530,7 +533,7 @@ impl Cell {
         });
     }
 
-    /// Stores the waker; true if it belongs to another task than before.
+    /// Stores the waker; returns true if it belongs to a different task than the stored waker.
     pub(super) fn set_waker(&self, waker: &Waker) -> bool {
         let mut slot = self.waker.borrow_mut();
         if slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -540,7 +543,7 @@ impl Cell {
         true
     }
 
-    /// Wakes the connection's task, unless `waker` is of it.
+    /// Wakes the connection's task, unless `waker` belongs to that task.
     pub(super) fn wake_from(&self, waker: &Waker) {
         let slot = self.waker.borrow();
         if let Some(own) = slot.as_ref().filter(|own| !own.will_wake(waker)) {
@@ -564,7 +567,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// A 1xx head.
+/// Writes a 1xx head.
 fn write_interim(out: &mut Outgoing, status: StatusCode, fields: &HeaderMap) {
     out.text.extend_from_slice(b"HTTP/1.1 ");
     out.text.extend_from_slice(status.as_str().as_bytes());
@@ -578,14 +581,14 @@ fn write_interim(out: &mut Outgoing, status: StatusCode, fields: &HeaderMap) {
     out.text.extend_from_slice(b"\r\n");
 }
 
-/// The memory budget is spent.
+/// The memory budget is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoMemory;
 
-/// The minimum that a connection with an unfinished head holds besides the head.
+/// The minimum memory of a connection with an unfinished head, besides the head.
 const HEAD_BESIDE: u64 = 8 << 10;
 
-/// Maximum size of waiting 1xx responses: one head of the size that we accept ourselves.
+/// Maximum size of waiting 1xx responses: the size of a head that we accept ourselves.
 const INTERIM_MAX: usize = 64 << 10;
 
 pub(super) fn wide(size: usize) -> u64 {

@@ -1,15 +1,15 @@
 //! The chunked coding of a request body (RFC 9112, 7.1), checked byte by byte.
 //!
-//! Called by `inbound`; passes the content on. Extensions are dropped because they have no
+//! `inbound` calls it; it passes the content on. Extensions are dropped because they have no
 //! end-to-end meaning.
 //!
 //! Invariant: only the strict grammar is accepted (hex digits, exact CRLF; space only around `;`
-//! and `=` of an extension). So no other reader finds another end of the body.
+//! and `=` in an extension). Therefore no other recipient can find a different end of the body.
 //! Cost: chunk data is skipped as a whole; everything else is one match per byte.
 
 use super::head::{is_control, is_token};
 
-/// The position in the coding.
+/// Position in the coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {
     Size {
@@ -29,7 +29,7 @@ enum ChunkState {
     End,
 }
 
-/// The position in `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`.
+/// Position in `*( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extension {
     /// After space; a semicolon must follow.
@@ -74,7 +74,7 @@ impl Extension {
         })
     }
 
-    /// Whether the line may end here.
+    /// Returns true if the line may be complete at this position.
     fn may_end(self) -> bool {
         matches!(self, Self::Name | Self::Value | Self::QuotedEnd)
     }
@@ -84,12 +84,12 @@ impl Extension {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chunked {
     state: ChunkState,
-    /// Bytes of the current chunk that are still missing.
+    /// Missing bytes of the current chunk.
     left: u64,
     /// Bytes of extensions in the current chunk.
     extension: usize,
     extension_max: usize,
-    /// The lines of the trailer section so far.
+    /// The trailer lines so far.
     trailers: Vec<u8>,
     trailer_fields: usize,
 }
@@ -106,20 +106,22 @@ impl Chunked {
         }
     }
 
-    /// Whether the body is complete.
+    /// Returns true if the body is complete.
     pub(super) fn is_complete(&self) -> bool {
         self.state == ChunkState::End
     }
 
-    /// The lines of the trailer section, once.
+    /// The trailer lines; later calls return nothing.
     pub(super) fn take_trailers(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.trailers)
     }
 
-    /// Reads `input` up to its end or the end of the body, and passes the content on. Returns how
-    /// many bytes it has taken.
+    /// Reads `input` until it is empty or the body is complete, and passes the content on. Returns
+    /// the number of bytes taken.
     ///
-    /// # Errors The reason, at the first byte that the grammar does not allow.
+    /// # Errors
+    ///
+    /// Returns the reason at the first byte that the grammar does not allow.
     pub(super) fn advance(
         &mut self,
         input: &[u8],
@@ -147,8 +149,8 @@ impl Chunked {
     fn next(&mut self, byte: u8) -> Result<ChunkState, &'static str> {
         Ok(match (self.state, byte) {
             (ChunkState::Size { digits }, _) if byte.is_ascii_hexdigit() => {
-                // Sixteen digits fill 64 bits. A longer size, even with leading zeros, is not an
-                // honest one.
+                // Sixteen digits fill 64 bits. No legitimate client sends a longer size, even with
+                // leading zeros.
                 if digits == 16 {
                     return Err("chunk size too large");
                 }

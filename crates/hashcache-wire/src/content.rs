@@ -1,9 +1,9 @@
-//! The content of a request in HTTP/1.1.
+//! The content of an HTTP/1.1 request.
 //!
-//! The service gets it with the request. Whoever reads it reads the connection, so nothing is read
-//! that nobody waits for; `serve` has the connection otherwise.
+//! The service gets it with the request. Polling the content reads from the connection, so nothing
+//! is read before the service wants it; at all other times `serve` owns the connection.
 //!
-//! Invariant: content ends as its head says, or with an error.
+//! Invariant: content is complete as the head declares, or it fails with an error.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,17 +15,17 @@ use http_body::SizeHint;
 use super::head::ContentFraming;
 use super::stream::{ClientStream, ContentFrame};
 
-/// A connection, as `serve` and the content of its current request share it; `None` when it has
-/// ended.
+/// A connection that `serve` and the content of the current request share; `None` after the
+/// connection has closed.
 pub(super) type SharedStream = Rc<RefCell<Option<ClientStream>>>;
 
 /// The content of a request.
 pub(super) struct ConnContent {
-    /// `None` behind the end.
+    /// `None` after the end of the content.
     stream: Option<SharedStream>,
-    /// The number of the request: the connection may have gone on to another one.
+    /// Request number: the connection may already have reached a later request.
     number: u64,
-    /// How much is left, if that is known.
+    /// The remaining bytes, if known.
     left: Option<u64>,
     /// The client waits for a 100.
     expects: bool,
@@ -43,7 +43,7 @@ impl ConnContent {
     }
 
     /// The content of a request with this framing. `expects`: the client waits for a 100 before it
-    /// sends any.
+    /// sends content.
     pub(super) fn new(stream: &SharedStream, framing: ContentFraming, expects: bool) -> Self {
         let left = match framing {
             ContentFraming::None | ContentFraming::Length(0) => return Self::none(),
@@ -85,7 +85,7 @@ impl ConnContent {
         polled
     }
 
-    /// Whether the last frame was returned.
+    /// Returns true if the last frame was returned.
     pub(super) fn is_end_stream(&self) -> bool {
         self.stream.is_none()
     }
@@ -101,7 +101,8 @@ impl ConnContent {
 
 impl Drop for ConnContent {
     fn drop(&mut self) {
-        // Borrowed: the connection drops it, and goes on by itself.
+        // If the stream is already borrowed, the connection itself drops this content, and
+        // continues without this call.
         if let Some(shared) = &self.stream
             && let Ok(mut stream) = shared.try_borrow_mut()
             && let Some(stream) = stream.as_mut()

@@ -1,11 +1,14 @@
-//! A property of `inbound`, for its tests and for the fuzz target `wire`, which includes this file.
+//! A property of `inbound`, checked by its tests and by the fuzz target `wire`, which includes this
+//! file.
 
 use super::head::HeadLimits;
 use super::inbound::{HeadStep, Inbound};
 
-/// Any bytes must be read in the same way however they are cut into pieces.
+/// Checks that the result does not depend on how the bytes are cut into pieces.
 ///
-/// # Panics Panics if they are not.
+/// # Panics
+///
+/// Panics if the results differ.
 pub(super) fn check_reading(data: &[u8]) {
     let whole = read_in_parts(data, data.len().max(1));
     for step in [1, 2, 3, 7, 64] {
@@ -13,7 +16,7 @@ pub(super) fn check_reading(data: &[u8]) {
     }
 }
 
-/// The result of reading some bytes: heads, forwarded body bytes, and the end.
+/// The result of reading some bytes: heads, forwarded body bytes, and the final state.
 fn read_in_parts(data: &[u8], step: usize) -> Vec<String> {
     let limits = HeadLimits {
         bytes: 512,
@@ -48,7 +51,7 @@ fn read_in_parts(data: &[u8], step: usize) -> Vec<String> {
                 match inbound.body(&held, pass) {
                     Ok(taken) => taken,
                     Err(reason) => {
-                        // How much of a broken body is forwarded depends on the cut and does not
+                        // The forwarded length of a broken body depends on the cut and does not
                         // matter.
                         body.clear();
                         seen.push(reason.to_owned());

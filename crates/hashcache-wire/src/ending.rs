@@ -1,20 +1,20 @@
-//! How a client's connection ended.
+//! Reasons for closing a client's connection.
 
-/// The reason why a connection ended.
+/// The reason why a connection was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// After the last response, because the client closed between two requests, or because we were
-    /// told to stop.
+    /// Closed after the last response, because the client closed between two requests, or because
+    /// the proxy is stopping.
     Closed,
-    /// The client disconnected or sent an invalid body, or the body of the response failed.
+    /// The client disconnected or sent an invalid body, or the response body failed.
     Broken,
     /// No request arrived within `idle_time`.
     Idle,
     /// A request head was incomplete after `head_time`.
     SlowHead,
-    /// The client took no byte for `progress_time`.
+    /// The client accepted no byte for `progress_time`.
     SlowWrite,
-    /// HTTP/2: the client sent more frames without a request than it may.
+    /// HTTP/2: the client exceeded the limit for frames without a request.
     Flood,
     /// There was no memory to serve a request.
     NoMemory,

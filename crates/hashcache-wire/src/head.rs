@@ -1,13 +1,13 @@
-//! Request heads: where a head ends, and whether it has exactly one meaning.
+//! Request heads: finds the end of a head, and checks that it has exactly one meaning.
 //!
-//! Called by `inbound` with the client's bytes; pure functions of bytes. [`Scan`] finds the end of
-//! a head however it is cut into pieces, [`check`] parses the complete head.
+//! `inbound` calls it with the client's bytes; all functions are pure. [`Scan`] finds the end of a
+//! head for any division into pieces, [`check`] parses the complete head.
 //!
-//! Invariant: every head that [`check`] accepts is accepted by every careful
-//! recipient, with the same fields and the same end of body. It is stricter than RFC 9112 where
-//! that allows leniency (bare LF, line folding): each such leniency is one half of a smuggling
-//! attack. A repetition that says the same again has one meaning, so it is accepted; but it is
-//! never passed on ([`single`]), because the next recipient may compare less carefully.
+//! Invariant: every careful recipient accepts each head that [`check`] accepts, with the same
+//! fields and the same end of the body. `check` is stricter than RFC 9112 where the RFC allows
+//! leniency (bare LF, line folding), because each such leniency is one half of a smuggling attack.
+//! A repeated field with the same value has a single meaning, so it is accepted; but it is never
+//! forwarded ([`single`]), because the next recipient may compare less carefully.
 //! Cost: two passes, mostly sixteen bytes at a time; no allocation.
 
 use std::net::Ipv6Addr;
@@ -21,7 +21,7 @@ use http::{StatusCode, Version};
 pub enum RequestForm {
     /// `/path?query`.
     Origin,
-    /// A whole URL: http, https, ftp or gopher.
+    /// An absolute URL: http, https, ftp or gopher.
     Absolute,
     /// `host:port`; the method is CONNECT.
     Authority,
@@ -47,7 +47,7 @@ pub(super) struct Refusal {
     pub(super) reason: &'static str,
 }
 
-/// Limits on one head.
+/// Limits for a head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadLimits {
     pub(super) bytes: usize,
@@ -55,14 +55,14 @@ pub(super) struct HeadLimits {
     pub(super) target: usize,
 }
 
-/// Progress of the search for the end of a head; no byte is examined twice.
+/// State of the search for the end of a head; no byte is examined twice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scan {
-    /// Everything before this has been examined.
+    /// Number of bytes already examined.
     at: usize,
     /// Start of the current line.
     line: usize,
-    /// Start of the head, behind leading empty lines.
+    /// Start of the head, after leading empty lines.
     start: usize,
 }
 
@@ -70,17 +70,18 @@ pub(super) struct Scan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Scanned {
     Partial,
-    /// The head, without leading empty lines and with the final one.
+    /// The head, without leading empty lines and with the final empty line.
     Complete(Range<usize>),
     Refused(Refusal),
 }
 
 impl Scan {
-    /// Continues in `input`, which must begin with the bytes of the earlier calls.
+    /// Continues in `input`, which must start with the bytes from the earlier calls.
     pub(super) fn advance(&mut self, input: &[u8], limits: &HeadLimits) -> Scanned {
         while let Some(found) = find(&input[self.at..], is_control) {
             let here = self.at + found;
-            // First of all, or the result would depend on how the head was cut into pieces.
+            // Checked first, because otherwise the result would depend on how the head was cut into
+            // pieces.
             if here + 1 - self.start > limits.bytes {
                 return Scanned::Refused(self.too_large());
             }
@@ -100,8 +101,9 @@ impl Scan {
                         return Scanned::Complete(self.start..self.at);
                     }
                     if empty {
-                        // RFC 9112, 2.2: empty lines before a request are a bug of old clients and
-                        // mean nothing. An endless row of them could keep us busy.
+                        // RFC 9112, 2.2: empty lines before a request are a bug in old clients and
+                        // have no meaning. They are limited, because an endless series of them
+                        // could keep us busy.
                         if self.start >= EMPTY_LINES_MAX * 2 {
                             return Scanned::Refused(malformed("empty lines before the request"));
                         }
@@ -125,8 +127,8 @@ impl Scan {
         }
     }
 
-    /// The refusal of a head that does not end within the limit. Without an end of the first line
-    /// it is the target that is too long: the method has few bytes in every honest request.
+    /// The refusal for a head that exceeds the limit. If the first line is incomplete, the target
+    /// is too long, because the method has few bytes in every legitimate request.
     fn too_large(&self) -> Refusal {
         if self.line == self.start {
             TARGET_TOO_LONG
@@ -145,13 +147,13 @@ pub(super) struct CheckedHead {
     pub(super) version: Version,
     pub(super) content: ContentFraming,
     pub(super) fields: usize,
-    /// Some field line repeats another one, or says nothing: [`single`] takes it out.
+    /// A field line repeats an earlier line, or is empty: [`single`] removes it.
     pub(super) has_repetitions: bool,
-    /// The client reads trailers (`TE: trailers`, RFC 9110, 10.1.4).
+    /// The client accepts trailers (`TE: trailers`, RFC 9110, 10.1.4).
     pub(super) takes_trailers: bool,
 }
 
-/// Parses a complete head, from its request line to its empty line.
+/// Parses a complete head, from the request line to the empty line.
 pub(super) fn check(head: &[u8], limits: &HeadLimits) -> Result<CheckedHead, Refusal> {
     let line = find(head, |byte| byte == b'\r').unwrap_or(head.len());
     let (method, target, version) = request_line(&head[..line], limits)?;
@@ -182,9 +184,10 @@ pub(super) fn check(head: &[u8], limits: &HeadLimits) -> Result<CheckedHead, Ref
     })
 }
 
-/// The field lines of an accepted head with its empty line, without those that [`CheckedHead`]
-/// calls repetitions: one Host, and one Content-Length with one number. A CONNECT keeps no length,
-/// because it has no content; an empty Host names nothing and goes too.
+/// Copies the field lines of an accepted head and the empty line, without the repetitions flagged
+/// in [`CheckedHead`]: at most one Host remains, and one Content-Length with a single number. A
+/// CONNECT keeps no length, because it has no content; an empty Host is removed too, because it
+/// names no host.
 pub(super) fn single(lines: &[u8], form: RequestForm, content: ContentFraming) -> Vec<u8> {
     let mut out = Vec::with_capacity(lines.len());
     let (mut hosts, mut lengths) = (0, 0);
@@ -218,7 +221,7 @@ pub(super) fn single(lines: &[u8], form: RequestForm, content: ContentFraming) -
     out
 }
 
-/// Splits `method SP target SP version`, one space each.
+/// Splits `method SP target SP version`, with a single space each.
 fn request_line(
     line: &[u8],
     limits: &HeadLimits,
@@ -242,7 +245,7 @@ fn request_line(
     let version = match &rest[length..] {
         b" HTTP/1.1" => Version::HTTP_11,
         b" HTTP/1.0" => Version::HTTP_10,
-        // A later minor version is read as the latest known one (RFC 9110, 2.5).
+        // A later minor version is read as the latest known version (RFC 9110, 2.5).
         [b' ', b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9'] => Version::HTTP_11,
         [b' ', b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
             if major.is_ascii_digit() && minor.is_ascii_digit() =>
@@ -257,7 +260,7 @@ fn request_line(
     Ok((0..method, start..start + length, version))
 }
 
-/// The form of a target (RFC 9112, 3.2); the method decides which forms are allowed.
+/// Determines the form of a target (RFC 9112, 3.2); the method decides which forms are allowed.
 fn form(method: &[u8], target: &[u8]) -> Result<RequestForm, Refusal> {
     if target.contains(&b'#') {
         return Err(malformed("fragment in the request target"));
@@ -304,16 +307,16 @@ fn absolute(target: &[u8]) -> Result<RequestForm, Refusal> {
     Ok(RequestForm::Absolute)
 }
 
-/// The framing that the fields declare, collected line by line.
+/// The framing and Host that the field lines declare, collected line by line.
 #[derive(Default)]
 struct FieldSummary<'a> {
     count: usize,
     hosts: usize,
     /// The value of Host; empty if there is none.
     host: &'a [u8],
-    /// Numbers in Content-Length, over all its lines.
+    /// Count of numbers in Content-Length, over all lines.
     lengths: usize,
-    /// The number as it is written: two spellings of a number are not one.
+    /// The number as written, because two spellings of the same number are not accepted.
     digits: &'a [u8],
     length: Option<u64>,
     coding: TransferCoding,
@@ -331,7 +334,7 @@ enum TransferCoding {
 }
 
 impl<'a> FieldSummary<'a> {
-    /// Parses one line and returns the rest.
+    /// Parses a line and returns the rest.
     fn take_line(&mut self, rest: &'a [u8]) -> Result<&'a [u8], Refusal> {
         let name = rest
             .iter()
@@ -343,7 +346,7 @@ impl<'a> FieldSummary<'a> {
             Some(b' ' | b'\t') => return Err(malformed("whitespace before a field's colon")),
             _ => return Err(malformed("field name is not a token")),
         }
-        // More than `http`'s field names can hold; only possible with a head limit above 64 KiB.
+        // More than a field name in `http` can hold; only possible with a head limit above 64 KiB.
         if name > 0x7fff {
             return Err(refuse(
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -359,7 +362,7 @@ impl<'a> FieldSummary<'a> {
     }
 
     fn note(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Refusal> {
-        // The length alone excludes nearly all other names.
+        // The length excludes nearly all other names.
         match name.len() {
             2 if name.eq_ignore_ascii_case(b"te") => {
                 let mut members = value.split(|&byte| byte == b',').map(trim);
@@ -384,14 +387,15 @@ impl<'a> FieldSummary<'a> {
         }
     }
 
-    /// A second Host that differs only in case names the same host; any other is a second meaning
-    /// (RFC 9112, 3.2).
+    /// A second Host that differs only in letter case names the same host; any other value is
+    /// ambiguous (RFC 9112, 3.2).
     fn host(&mut self, value: &'a [u8]) -> Result<(), Refusal> {
         self.hosts += 1;
         if self.hosts > 1 && !self.host.eq_ignore_ascii_case(value) {
             return Err(malformed("more than one Host"));
         }
-        // RFC 9112, 3.2: empty if the target has no authority. Whether it may be is known later.
+        // RFC 9112, 3.2: Host is empty if the target has no authority. `check_host` decides later
+        // if that is allowed.
         if !value.is_empty() && !is_authority(value, Port::Optional) {
             return Err(malformed("Host is no authority"));
         }
@@ -399,8 +403,8 @@ impl<'a> FieldSummary<'a> {
         Ok(())
     }
 
-    /// `1*DIGIT`, or a list of the same digits again and again over any number of lines (RFC 9110,
-    /// 8.6). Every recipient before us that takes such a request at all has found this number.
+    /// `1*DIGIT`, or a list that repeats the same digits, over any number of lines (RFC 9110, 8.6).
+    /// Every earlier recipient that accepts such a request has found this number.
     fn content_length(&mut self, value: &'a [u8]) -> Result<(), Refusal> {
         for digits in value.split(|&byte| byte == b',').map(trim) {
             if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
@@ -415,17 +419,18 @@ impl<'a> FieldSummary<'a> {
         let length = self.digits.iter().try_fold(0_u64, |sum, digit| {
             sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
         });
-        // Higher values are nobody's content, and some recipients use them for other purposes.
+        // No legitimate content is longer, and some recipients use higher values for other
+        // purposes.
         let length = length.filter(|&length| length < 1 << 63);
         self.length = Some(length.ok_or(malformed("Content-Length too large"))?);
         Ok(())
     }
 
-    /// Whether Host is what the version and the form of the target want.
+    /// Checks that Host fits the version and the form of the target.
     fn check_host(&self, version: Version, form: RequestForm) -> Result<(), Refusal> {
         match form {
-            // The target of CONNECT names the server, and programs of all ages send no Host, an
-            // empty one, or one without the port. Nothing reads it.
+            // The target of CONNECT names the server. Old and new clients send no Host, an empty
+            // Host, or a Host without the port, and no code reads it.
             RequestForm::Authority => Ok(()),
             RequestForm::Absolute | RequestForm::Origin | RequestForm::Asterisk
                 if self.hosts == 0 && version == Version::HTTP_11 =>
@@ -443,7 +448,7 @@ impl<'a> FieldSummary<'a> {
         }
     }
 
-    /// Whether a line is to be taken out before the head is passed on.
+    /// Returns true if a line must be removed before the head is forwarded.
     fn has_repetitions(&self, form: RequestForm) -> bool {
         let lengths_max = usize::from(form != RequestForm::Authority);
         self.hosts > 1 || self.lengths > lengths_max || (self.hosts > 0 && self.host.is_empty())
@@ -495,7 +500,8 @@ impl<'a> FieldSummary<'a> {
             (TransferCoding::None, None) => ContentFraming::None,
         };
         match (form, content) {
-            // Every program that uses WinINet sends it. It says that nothing follows the head.
+            // Every program that uses WinINet sends it. It declares that no content follows the
+            // head.
             (RequestForm::Authority, ContentFraming::Length(0)) => Ok(ContentFraming::None),
             (RequestForm::Authority, ContentFraming::Length(_) | ContentFraming::Chunked) => {
                 Err(malformed("CONNECT with content"))
@@ -505,7 +511,8 @@ impl<'a> FieldSummary<'a> {
     }
 }
 
-/// Refuses a `Connection` that names a field whose removal would change the meaning of the request.
+/// Refuses a `Connection` that names a field if its removal would change the meaning of the
+/// request.
 fn connection(value: &[u8]) -> Result<(), Refusal> {
     const KEPT: [&[u8]; 6] = [
         b"host",
@@ -523,14 +530,14 @@ fn connection(value: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether an authority must have a port.
+/// Decides if an authority must have a port.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Port {
     Required,
     Optional,
 }
 
-/// `host [":" port]` without user information. Only names that can be looked up: the other
+/// `host [":" port]` without user information. Only names that can be resolved: the other
 /// characters that RFC 3986 allows occur in no host name and have confused parsers.
 fn is_authority(text: &[u8], port: Port) -> bool {
     let host_end = match text {
@@ -592,7 +599,7 @@ const fn malformed(reason: &'static str) -> Refusal {
     refuse(StatusCode::BAD_REQUEST, reason)
 }
 
-/// Empty lines that are ignored before a request.
+/// Maximum number of ignored empty lines before a request.
 const EMPTY_LINES_MAX: usize = 4;
 
 pub(super) const TARGET_TOO_LONG: Refusal =
@@ -608,13 +615,13 @@ pub(super) fn is_token(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
 
-/// Bytes that end a line or are not allowed in a head; a tab is allowed.
+/// Returns true for bytes that end a line or are not allowed in a head; a tab is allowed.
 pub(super) fn is_control(byte: u8) -> bool {
     ((byte < 0x20) & (byte != b'\t')) | (byte == 0x7f)
 }
 
-/// The position of the first byte that `is` accepts. `is` must be plain arithmetic: then sixteen
-/// bytes are tested at once, in a quarter of the time.
+/// The position of the first byte that `is` accepts. `is` must be plain arithmetic, because the
+/// compiler can then test sixteen bytes at once, in a quarter of the time.
 fn find(bytes: &[u8], is: impl Fn(u8) -> bool) -> Option<usize> {
     let blocks = bytes.chunks_exact(16);
     let clear = blocks.take_while(|block| !block.iter().fold(false, |any, &byte| any | is(byte)));

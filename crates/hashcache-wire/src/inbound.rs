@@ -1,9 +1,9 @@
 //! A client's bytes, divided into messages: head, body, head, body, ….
 //!
-//! Called by `stream` with received bytes. No I/O, no clock.
+//! `stream` calls it with received bytes. No I/O, no clock.
 //!
 //! Invariant: after [`Inbound::head`] has accepted a head, exactly its body passes through
-//! [`Inbound::body`] before the next head is searched. After a refusal no bytes pass.
+//! [`Inbound::body`] before the search for the next head. After a refusal no bytes pass.
 
 use super::chunked::Chunked;
 use super::head::{CheckedHead, ContentFraming, HeadLimits, Refusal, Scan, Scanned, check};
@@ -17,23 +17,23 @@ enum InboundState {
     Nothing,
 }
 
-/// The reader of one connection.
+/// The parser of a connection's input.
 #[derive(Clone, Debug)]
 pub(super) struct Inbound {
     state: InboundState,
     limits: HeadLimits,
     extension_max: usize,
-    /// The lines of the trailer section of the last body.
+    /// The trailer lines of the last body.
     trailers: Vec<u8>,
 }
 
-/// Result of reading bytes of a head.
+/// Result of parsing a head.
 #[derive(Clone, Debug)]
 pub(super) enum HeadStep {
-    /// The head is not complete yet.
+    /// The head is incomplete.
     Partial,
-    /// The first `taken` bytes are a head; it begins at `start`, and the offsets in `checked` count
-    /// from there.
+    /// The first `taken` bytes contain a head, which starts at `start`; the offsets in `checked`
+    /// are relative to `start`.
     Accepted {
         start: usize,
         taken: usize,
@@ -56,7 +56,8 @@ impl Inbound {
         matches!(self.state, InboundState::Head(_))
     }
 
-    /// How much content of the current request is missing; `None` if it has none or was refused.
+    /// Missing bytes of the current request content; `None` if there is no content or the request
+    /// was refused.
     pub(super) fn content_left(&self) -> Option<u64> {
         match self.state {
             InboundState::Length(left) => Some(left),
@@ -65,13 +66,13 @@ impl Inbound {
         }
     }
 
-    /// Whether this client's bytes are no longer read.
+    /// Returns true if this client's bytes are no longer read.
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.state, InboundState::Nothing)
     }
 
-    /// Searches a head in `input`, which must begin at the end of the last message and grow from
-    /// call to call until a head was accepted.
+    /// Searches for a head in `input`, which must start after the last message and grow with each
+    /// call until a head is accepted.
     pub(super) fn head(&mut self, input: &[u8]) -> HeadStep {
         let InboundState::Head(scan) = &mut self.state else {
             return HeadStep::Partial;
@@ -107,10 +108,12 @@ impl Inbound {
         }
     }
 
-    /// Takes the bytes of `input` that belong to the body, and passes the content in them on;
-    /// returns their number.
+    /// Takes the bytes of `input` that belong to the body, and calls `pass` with their content;
+    /// returns the number of bytes.
     ///
-    /// # Errors The reason if the body is invalid. No bytes pass after that.
+    /// # Errors
+    ///
+    /// Returns the reason if the body is invalid. No bytes pass after that.
     pub(super) fn body(
         &mut self,
         input: &[u8],
@@ -144,12 +147,12 @@ impl Inbound {
         Ok(taken)
     }
 
-    /// The lines of the trailer section of a body that is complete, once.
+    /// The trailer lines of a complete body; later calls return nothing.
     pub(super) fn take_trailers(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.trailers)
     }
 
-    /// Whether the last body has trailers that were not taken.
+    /// Returns true if the last body has trailers that were not taken.
     pub(super) fn has_trailers(&self) -> bool {
         !self.trailers.is_empty()
     }

@@ -1,9 +1,9 @@
-//! The protocols of clients: HTTP/1.1, and HTTP/2 by hyper (`http2`).
+//! Client protocols: HTTP/1.1, and HTTP/2 through hyper (`http2`).
 //!
-//! `server` of the proxy hands every accepted socket to [`serve_connection`]. `serve` runs one
-//! exchange after the other on a `stream`, which reads each request head (`head`), follows the
-//! framing of the body to the next head (`inbound`, `chunked`; `content` is what the service reads)
-//! and writes the response (`answer`). The connection's [`Cell`] passes the service what its
+//! `server` in the proxy passes every accepted socket to [`serve_connection`]. `serve` runs the
+//! exchanges in sequence on a `stream`, which reads each request head (`head`), follows the framing
+//! of the body to the next head (`inbound`, `chunked`; the service reads `content`) and writes the
+//! response (`answer`). Through the connection's [`Cell`] the service gets everything that its
 //! `Request` does not contain.
 //!
 //! ```text
@@ -14,11 +14,11 @@
 //!                 └──▶ memory_hit (plain requests that memory answers)
 //! ```
 //!
-//! Invariants: the `Request` has `/` for a target, and the service takes the client's own bytes
-//! from [`HeadInfo`]. So a target is parsed once, and there are no two interpretations that could
-//! differ. The next head is looked at only when the previous response has been flushed; therefore a
-//! 1xx always stands between two messages. Cost: two passes over a head and one copy of it, which
-//! its fields share. An idle connection holds no buffer.
+//! Invariants: the `Request` has `/` as target, and the service takes the client's own bytes from
+//! [`HeadInfo`]. Therefore a target is parsed once, and no two interpretations can differ. The next
+//! head is parsed only when the previous response has been flushed; therefore a 1xx is always
+//! between two messages. Cost: two passes over a head and one copy, which the fields share. An idle
+//! connection holds no buffer.
 
 mod head;
 

@@ -1,6 +1,6 @@
-//! How a connection is closed whose client may still be sending.
+//! Closes a connection while the client may still be sending.
 //!
-//! Invariant: bounded in bytes and in time, whatever the client does.
+//! Invariant: bounded in bytes and in time, for any behaviour of the client.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::socket::Socket;
 use super::stream::ClientSide;
 
 /// Closes so that the client can read everything that was sent. Closing with unread input would
-/// send a RST, and many clients then drop data that they have not read yet (RFC 9112, 9.6).
+/// send a RST, and many clients then drop data that they have not yet read (RFC 9112, 9.6).
 pub(super) async fn linger(mut socket: Socket, peer: ClientSide, bounds: &Linger) {
-    // TLS has a last record for the client, who may not read any more.
+    // Has a timeout, because TLS sends a last record and the client may no longer read.
     let shutdown = timeout(LINGER_TIME, socket.shutdown()).await;
     if !matches!(shutdown, Ok(Ok(()))) || peer == ClientSide::Finished {
         return;
@@ -31,17 +31,17 @@ pub(super) async fn linger(mut socket: Socket, peer: ClientSide, bounds: &Linger
     let _ = timeout(bounds.time, drain).await;
 }
 
-/// How much input is read and dropped before a connection closes; at most [`LINGER_TIME`] without
-/// input.
+/// Limits for input that is read and dropped before a connection closes; each read waits at most
+/// [`LINGER_TIME`].
 pub(super) struct Linger {
     bytes: u64,
     time: Duration,
 }
 
 impl Linger {
-    /// For a request that was answered before all of its content arrived (RFC 9112, 9.3): many
-    /// clients read the response only after they have sent everything. It costs one buffer and one
-    /// of the client's connections.
+    /// For a request that was answered before all its content arrived (RFC 9112, 9.3): many clients
+    /// read the response only after they have sent everything. It costs a buffer and a connection
+    /// slot of the client.
     pub(super) fn for_content(left: u64) -> Self {
         Self {
             bytes: left.saturating_add(LINGER.bytes),
@@ -50,11 +50,11 @@ impl Linger {
     }
 }
 
-/// For input that a client may have sent before it saw the end.
+/// For input that a client may have sent before it saw the close.
 pub(super) const LINGER: Linger = Linger {
     bytes: 64 << 10,
     time: LINGER_TIME,
 };
 
-/// How long a client may send nothing before its connection is closed.
+/// How long a client may send nothing before the connection is closed.
 pub(super) const LINGER_TIME: Duration = Duration::from_secs(1);

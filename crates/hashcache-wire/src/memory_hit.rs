@@ -1,15 +1,15 @@
 //! Responses to plain requests from memory.
 //!
-//! `stream` asks a connection's [`MemoryHits`] about each head that was checked. If that has the
-//! response, `stream` writes it, and the service never sees the request. Otherwise that gets it as
-//! if nothing had been asked. In HTTP/2, hyper frames the response, but its head and content are
-//! complete when it asks for them: `http2/memory_hit`.
+//! `stream` passes each checked head to the connection's [`MemoryHits`]. If the response is in
+//! memory, `stream` writes it, and the service never sees the request. Otherwise the service gets
+//! the request, and the attempt has no effect. In HTTP/2, hyper frames the response, but the head
+//! and content are complete when hyper polls for them: see `http2/memory_hit`.
 //!
-//! Invariants: only requests with one meaning reach it: heads of HTTP/1.1 were checked like those
-//! for the service, and `http2/memory_hit` checks what matters of HTTP/2. The response has the same
-//! bytes as that of the service. The exchange runs through the states of the `Cell`, so its
-//! end is reported like any other.
-//! Cost: one system call for a response of up to [`PIECES_MAX`] pieces. The head is built in a
+//! Invariants: only requests with a single meaning reach it: HTTP/1.1 heads were checked in the
+//! same way as for the service, and `http2/memory_hit` checks the relevant rules for HTTP/2. The
+//! response has the same bytes as a response from the service. The exchange runs through the states
+//! of the `Cell`, so it is reported as any other.
+//! Cost: one system call for a response with up to [`PIECES_MAX`] pieces. The head is built in a
 //! buffer of the thread.
 
 use std::cell::RefCell;
@@ -26,8 +26,8 @@ use super::outgoing::push_field;
 
 /// Answers requests from memory.
 pub trait MemoryHits {
-    /// The response to `request`, whose head is appended to `head`; `None`: this request is not for
-    /// this way, and nothing has happened.
+    /// Returns the response to `request`, and appends its head to `head`. `None`: the request must
+    /// take the usual path, and there were no side effects.
     fn answer(
         &self,
         request: &PlainRequest<'_>,
@@ -42,24 +42,24 @@ pub struct PlainRequest<'a> {
     pub target: &'a str,
     /// The form of the target.
     pub form: RequestForm,
-    /// The authority that HTTP/2 has beside the fields.
+    /// The authority in HTTP/2, which is not in the fields.
     pub authority: Option<&'a str>,
     pub(super) fields: RequestFields<'a>,
-    /// The time at which the first byte of the head was read; in HTTP/2, all of it.
+    /// The time at which the first byte of the head was read; in HTTP/2, the whole head.
     pub received: Instant,
 }
 
 /// The fields of a plain request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RequestFields<'a> {
-    /// The lines of HTTP/1.1, with the empty line behind them.
+    /// HTTP/1.1 lines, with the empty line.
     Lines(&'a [u8]),
-    /// Those of HTTP/2.
+    /// HTTP/2 fields.
     Map(&'a HeaderMap),
 }
 
 impl<'a> PlainRequest<'a> {
-    /// The version of the protocol.
+    /// The protocol version.
     pub fn version(&self) -> Version {
         match self.fields {
             RequestFields::Lines(_) => Version::HTTP_11,
@@ -86,19 +86,19 @@ impl<'a> PlainRequest<'a> {
     }
 }
 
-/// Fields of a usual response; a map of this size does not grow for it.
+/// Number of fields in a usual response; a map with this capacity need not grow.
 const FIELDS: usize = 16;
 
-/// The head of a response with status 200, as the connection's protocol wants it.
+/// The head of a response with status 200, in the format of the protocol.
 pub enum ResponseHead<'a> {
-    /// The text of HTTP/1.1.
+    /// HTTP/1.1 text.
     Text(&'a mut Vec<u8>),
-    /// The fields for HTTP/2, and the length of their names and values.
+    /// HTTP/2 fields, and the total length of names and values.
     Fields(&'a mut HeaderMap, usize),
 }
 
 impl ResponseHead<'_> {
-    /// Writes what comes before the fields.
+    /// Writes the part before the fields.
     pub fn begin(&mut self) {
         match self {
             Self::Text(text) => text.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
@@ -106,7 +106,7 @@ impl ResponseHead<'_> {
         }
     }
 
-    /// Adds a field; returns the bytes of the head so far. `None`: it is no field.
+    /// Adds a field; returns the size of the head so far. `None`: it is not a valid field.
     pub fn push(&mut self, name: &[u8], value: &[u8]) -> Option<usize> {
         match self {
             Self::Text(text) => {
@@ -123,7 +123,7 @@ impl ResponseHead<'_> {
         }
     }
 
-    /// Adds the length of the content. In HTTP/2 hyper adds it, as for every response.
+    /// Adds Content-Length. In HTTP/2 hyper adds it, as for every response.
     pub fn push_length(&mut self, length: u64) -> Option<usize> {
         match self {
             Self::Text(_) => {
@@ -134,7 +134,7 @@ impl ResponseHead<'_> {
         }
     }
 
-    /// Writes what comes after the fields.
+    /// Writes the part after the fields.
     pub fn end(&mut self) {
         if let Self::Text(text) = self {
             text.extend_from_slice(b"\r\n");
@@ -142,28 +142,28 @@ impl ResponseHead<'_> {
     }
 }
 
-/// The rest of a response whose head is written already.
+/// The rest of a response after the head.
 pub struct MemoryResponse {
     /// At most [`PIECES_MAX`] pieces.
     pub content: Vec<Bytes>,
-    /// Charges the content to the client until it was sent.
+    /// Charges the content to the client until it is sent.
     pub charge: Option<ShareGuard>,
     /// Called when the response was sent or can never be.
     pub on_sent: OnSent,
 }
 
-/// Most pieces of content.
+/// Maximum number of content pieces.
 pub const PIECES_MAX: usize = 15;
 
-/// What is left to send of a response.
+/// The unsent part of a response.
 pub(super) struct Sending {
     head: Vec<u8>,
     head_sent: usize,
     content: Vec<Bytes>,
-    /// The first piece that is not sent completely.
+    /// Index of the first piece not completely sent.
     first: usize,
-    /// Held until the end: a client that does not read keeps the content from being evicted. It
-    /// must not be able to do that with more than its share of memory.
+    /// Held until the response is sent, because a client that does not read keeps the content from
+    /// being evicted. The charge limits this to the client's share of memory.
     _charge: Option<ShareGuard>,
 }
 
@@ -178,7 +178,7 @@ impl Sending {
         }
     }
 
-    /// Calls `write` with what is left; `None` when nothing is.
+    /// Calls `write` with the unsent part; `None` if everything is sent.
     pub(super) fn write<T>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> Option<T> {
         let mut slices = [IoSlice::new(&[]); 1 + PIECES_MAX];
         let head = &self.head[self.head_sent..];
@@ -192,7 +192,7 @@ impl Sending {
         (count > 0).then(|| write(&slices[..count]))
     }
 
-    /// `written` more bytes were sent.
+    /// Records that `written` more bytes were sent.
     pub(super) fn advance(&mut self, written: usize) {
         let of_head = written.min(self.head.len() - self.head_sent);
         self.head_sent += of_head;
@@ -204,7 +204,7 @@ impl Sending {
             piece.advance(of_piece);
             left -= of_piece;
             if piece.is_empty() {
-                // It keeps a slab.
+                // Dropped now, because a piece keeps a slab in memory.
                 *piece = Bytes::new();
                 self.first += 1;
             }
@@ -218,7 +218,7 @@ impl Drop for Sending {
     }
 }
 
-/// The thread's buffer for a head, empty.
+/// Takes the thread's buffer for a head, cleared.
 pub(super) fn take_buffer() -> Vec<u8> {
     let mut buffer = BUFFER.take();
     buffer.clear();
@@ -228,7 +228,7 @@ pub(super) fn take_buffer() -> Vec<u8> {
 /// Returns a buffer to the thread.
 pub(super) fn put_back(buffer: Vec<u8>) {
     if buffer.capacity() <= BUFFER_MAX {
-        // At the end of the thread there is no place to return it to.
+        // Fails only while the thread exits; the buffer is then freed.
         let _ = BUFFER.try_with(|it| it.replace(buffer));
     }
 }
@@ -237,9 +237,9 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Content that a slow client may keep in memory without paying for it: a slab.
+/// Content that a slow client may keep in memory without a charge: a slab.
 pub const FREE_BYTES: usize = 64 << 10;
-/// The largest buffer that a thread keeps for its next head.
+/// The largest buffer that a thread keeps for the next head.
 const BUFFER_MAX: usize = 16 << 10;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Bytes of a message that are to be written next.
+//! Bytes of a message to write next.
 //!
-//! Used for responses to clients, and in `hashcache-upstream` for requests: a head or the framing
-//! of a chunk, content, and the end of the chunk go out with one call.
+//! Used for responses to clients, and in `hashcache-upstream` for requests: a head or chunk
+//! framing, content, and the end of the chunk are written in a single call.
 //!
-//! Cost: heads are written into a buffer of the thread, which is kept if the socket takes them at
+//! Cost: heads are written into a buffer of the thread, which is kept if the socket accepts them at
 //! once.
 
 use std::cell::RefCell;
@@ -12,10 +12,10 @@ use std::io::{IoSlice, Write as _};
 use bytes::{Buf as _, Bytes};
 use http::HeaderMap;
 
-/// What is to be written next: text, then content, then the end of its chunk.
+/// The bytes to write next: text, then content, then the end of the chunk.
 #[derive(Debug, Default)]
 pub struct Outgoing {
-    /// Goes out before the content.
+    /// Written before the content.
     pub text: Vec<u8>,
     text_sent: usize,
     data: Bytes,
@@ -23,7 +23,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// An empty message, with the thread's buffer for its text.
+    /// An empty message, with the thread's buffer for the text.
     pub fn new() -> Self {
         let mut outgoing = Self::default();
         outgoing.text = BUFFER.take();
@@ -31,13 +31,13 @@ impl Outgoing {
         outgoing
     }
 
-    /// Whether all of it was written.
+    /// Returns true if everything was written.
     pub fn is_empty(&self) -> bool {
         self.text.len() == self.text_sent && self.data.is_empty() && self.ending.is_empty()
     }
 
-    /// Whether there is content, or the end of its chunk, that is not sent: nothing can be appended
-    /// but the end of all.
+    /// Returns true if content, or the end of a chunk, is not yet sent: then nothing can be
+    /// appended except the final chunk.
     pub(crate) fn has_content(&self) -> bool {
         !(self.data.is_empty() && self.ending.is_empty())
     }
@@ -47,7 +47,7 @@ impl Outgoing {
         push_field(&mut self.text, name, value);
     }
 
-    /// Appends content, behind which there is none yet.
+    /// Appends content; there must be no unsent content.
     pub fn push_data(&mut self, data: Bytes) {
         debug_assert!(!self.has_content());
         self.data = data;
@@ -76,7 +76,7 @@ impl Outgoing {
         }
     }
 
-    /// The bytes that are not sent yet.
+    /// The unsent bytes.
     pub fn parts(&self) -> [IoSlice<'_>; 3] {
         [
             IoSlice::new(&self.text[self.text_sent..]),
@@ -85,7 +85,7 @@ impl Outgoing {
         ]
     }
 
-    /// Notes that the socket has taken `written` more bytes.
+    /// Records that the socket has accepted `written` more bytes.
     pub fn advance(&mut self, written: usize) {
         let of_text = written.min(self.text.len() - self.text_sent);
         let of_data = (written - of_text).min(self.data.len());
@@ -97,24 +97,24 @@ impl Outgoing {
             self.text_sent = 0;
             match self.text.capacity() {
                 ..=BUFFER_MAX => self.text.clear(),
-                // Content may follow for long.
+                // Freed, because content may follow for a long time.
                 _ => self.text = Vec::new(),
             }
         }
         if self.data.is_empty() {
-            // It keeps a slab.
+            // Dropped now, because the content keeps a slab in memory.
             self.data = Bytes::new();
         }
     }
 
-    /// Drops the bytes that are not sent yet.
+    /// Drops the unsent bytes.
     pub fn clear(&mut self) {
         self.text.clear();
         (self.text_sent, self.data, self.ending) = (0, Bytes::new(), b"");
     }
 }
 
-/// Appends a field line. The name is in title case, as old clients expect it.
+/// Appends a field line. The name is in title case, as old clients expect.
 pub(super) fn push_field(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     let mut is_first = true;
     text.extend(name.iter().map(|byte| {
@@ -134,7 +134,7 @@ impl Drop for Outgoing {
     fn drop(&mut self) {
         let text = std::mem::take(&mut self.text);
         if (1..=BUFFER_MAX).contains(&text.capacity()) {
-            // At the end of the thread there is no place to return it to.
+            // Fails only while the thread exits; the buffer is then freed.
             let _ = BUFFER.try_with(|it| it.replace(text));
         }
     }
@@ -144,7 +144,7 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The largest buffer that a thread keeps for its next head.
+/// The largest buffer that a thread keeps for the next head.
 const BUFFER_MAX: usize = 16 << 10;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! One client's HTTP/1.1 connection from its first byte to its last.
+//! A client's HTTP/1.1 connection from the first byte to the last.
 //!
-//! Called by `server` of the proxy for every connection. Reads requests from a `stream`, calls the
-//! service, and writes its response (`answer`); handles deadlines, aborts, upgrades. Closes in such
-//! a way that the client can read everything that was sent.
+//! `server` in the proxy calls it for every connection. It reads requests from a `stream`, calls
+//! the service, and writes the response (`answer`); it handles deadlines, aborts and upgrades. It
+//! closes a connection in such a way that the client can read everything that was sent.
 //!
-//! Invariant: one request at a time; the next is read when the response before it was sent. Cost:
-//! an idle connection has no buffer, and memory of the budget only while a request is served.
+//! Invariant: a single request at a time; the next is read after the previous response was sent.
+//! Cost: an idle connection has no buffer, and budget memory only while a request is served.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -32,10 +32,11 @@ use super::memory_hit::MemoryHits;
 use super::socket::Socket;
 use super::stream::{ClientStream, NextRequest};
 
-/// Serves `socket` until one side ends it. `service` is called once per request that `memory_hits`
-/// does not answer, and must take the head from `cell`. When `stopping` becomes true (or its sender
-/// is dropped), the current response is completed and the connection closed; a client that has not
-/// asked for anything may still make one request. Dropping the future aborts the connection.
+/// Serves `socket` until either side closes it. `service` is called once per request that
+/// `memory_hits` does not answer, and must take the head from `cell`. When `stopping` becomes true
+/// (or its sender is dropped), the current response is completed and the connection closed; a
+/// client that has not yet sent a request may still make a single request. Dropping the future
+/// aborts the connection.
 pub async fn serve_connection<S, F, B>(
     socket: impl Into<Socket>,
     limits: &Rc<Limits>,
@@ -55,7 +56,7 @@ where
     let _closed = CloseOnDrop(&stream);
     let glance = stopping.clone();
     let stop = pin!(async move {
-        // An error means that the sender was dropped, so the server has ended.
+        // An error means that the sender was dropped, so the server has stopped.
         let _ = stopping.wait_for(|&stop| stop).await;
     });
     let sleep = pin!(sleep_until(Instant::now()));
@@ -94,12 +95,12 @@ where
     }
 }
 
-/// Memory for a request and its response.
+/// Reserves memory for a request and the response.
 ///
-/// When half of the budget is spent, it is taken from what no other connection has set aside: idle
-/// connections must not keep active ones from being served.
+/// When half of the budget is used, it is taken from memory that no other connection has reserved,
+/// because idle connections must not keep active connections from being served.
 fn reserve_active(cell: &Cell) -> Option<Option<ShareReservation>> {
-    // Bulk memory first: a slow client holds it as long as its content.
+    // Bulk memory first, because a slow client holds it as long as the content.
     let memory = cell
         .reserve_spare(ACTIVE_BYTES)
         .or_else(|_| cell.reserve(ACTIVE_BYTES))
@@ -107,7 +108,7 @@ fn reserve_active(cell: &Cell) -> Option<Option<ShareReservation>> {
     memory.ok()
 }
 
-/// A request that is served. On the heap, so that an idle connection stays small.
+/// A request being served. On the heap, so that an idle connection stays small.
 enum Exchange<F, B> {
     Asked(Pin<Box<F>>),
     Answering(Box<Answer<B>>),
@@ -119,7 +120,7 @@ where
     F: Future<Output = Response<B>>,
     B: Body<Data = Bytes> + Unpin,
 {
-    /// Goes on with the exchange. An error ends the connection.
+    /// Continues the exchange. After an error the connection closes.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -149,8 +150,8 @@ where
     }
 }
 
-/// What a connection does beside waiting for the response or the client: interim responses go out,
-/// and a client that leaves is noticed.
+/// Work while the connection waits for the response or the client: sends interim responses, and
+/// detects a client that disconnects.
 fn poll_beside(cx: &mut Context<'_>, stream: &SharedStream) -> Poll<Result<(), Ending>> {
     let mut stream = stream.borrow_mut();
     let stream = stream.as_mut().ok_or(Ending::Broken)?;
@@ -160,7 +161,7 @@ fn poll_beside(cx: &mut Context<'_>, stream: &SharedStream) -> Poll<Result<(), E
     stream.poll_ahead(cx).map(|_| Err(Ending::Broken))
 }
 
-/// The response is written.
+/// Handles the end of a written response.
 fn poll_end(
     cx: &mut Context<'_>,
     cell: &Cell,
@@ -179,23 +180,23 @@ fn poll_end(
     })
 }
 
-/// Handles deadlines and stops of a connection.
+/// Handles deadlines and stop requests for a connection.
 struct Driver<'a, Stop> {
     cell: &'a Cell,
     stream: &'a SharedStream,
     stop: Pin<&'a mut Stop>,
-    /// Shows with one atomic read whether `stop` needs a poll.
+    /// Shows with a single atomic read if `stop` needs a poll.
     glance: watch::Receiver<bool>,
     stopped: bool,
-    /// Runs from the stop on; until it fires, a first request may begin.
+    /// Started when the connection must stop; until it fires, a first request is still accepted.
     first_request: Option<Pin<Box<Sleep>>>,
-    /// The timer. It is reset only when it would fire too late or has fired: deadlines move with
-    /// every request, mostly further away.
+    /// The timer. It is reset only if it would fire too late or has fired, because deadlines move
+    /// with every request, mostly further away.
     sleep: Pin<&'a mut Sleep>,
     armed: bool,
 }
 
-/// A deadline that has passed.
+/// A passed deadline.
 #[derive(Debug, PartialEq, Eq)]
 enum PassedDeadline {
     Read(WaitFor),
@@ -203,7 +204,7 @@ enum PassedDeadline {
 }
 
 impl<Stop: Future> Driver<'_, Stop> {
-    /// Whether the connection must stop.
+    /// Returns true if the connection must stop.
     fn must_stop(&mut self, cx: &mut Context<'_>) -> bool {
         let moved = self.cell.set_waker(cx.waker());
         self.armed &= !moved;
@@ -215,8 +216,8 @@ impl<Stop: Future> Driver<'_, Stop> {
         self.stopped
     }
 
-    /// Whether a connection that must stop waits for its first request. The client cannot know
-    /// that the server is stopping, and has most likely sent it already.
+    /// Returns true if a connection that must stop waits for a first request. The client cannot
+    /// know that the server is stopping, and has most likely already sent the request.
     fn may_begin(&mut self, cx: &mut Context<'_>) -> bool {
         if self.cell.signals.has_begun.get() {
             return false;
@@ -227,7 +228,7 @@ impl<Stop: Future> Driver<'_, Stop> {
         first_request.as_mut().poll(cx).is_pending()
     }
 
-    /// The next request for the service, or how the connection ends.
+    /// The next request for the service, or the reason for closing the connection.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<NextRequest, Ending>> {
         let is_answering = |stream: &ClientStream| stream.is_answering();
         if self.must_stop(cx)
@@ -254,7 +255,7 @@ impl<Stop: Future> Driver<'_, Stop> {
         }))
     }
 
-    /// Polls an exchange to its end. An error ends the connection.
+    /// Polls an exchange until it is complete. After an error the connection closes.
     fn poll_exchange(
         &mut self,
         cx: &mut Context<'_>,
@@ -278,7 +279,7 @@ impl<Stop: Future> Driver<'_, Stop> {
         }
     }
 
-    /// Ready with the first deadline that has passed.
+    /// Ready with the first passed deadline.
     fn poll_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<PassedDeadline> {
         loop {
             let Some((until, late)) = self.next_deadline() else {
@@ -313,7 +314,7 @@ impl<Stop: Future> Driver<'_, Stop> {
     }
 }
 
-/// Hands the socket to the tunnel, or closes it.
+/// Passes the socket to the tunnel, or closes it.
 async fn end(stream: ClientStream, cell: &Cell, ending: Ending) -> Ending {
     if stream.must_reset() {
         stream.reset_on_drop();
@@ -338,7 +339,7 @@ async fn end(stream: ClientStream, cell: &Cell, ending: Ending) -> Ending {
         }
         Ending::NoMemory => {
             if let Some((mut socket, peer)) = stream.into_closing() {
-                // The socket's buffer is empty, so this fits into it.
+                // The socket's buffer is empty, so this response fits into it.
                 let _ = timeout(LINGER_TIME, socket.write_all(NO_MEMORY)).await;
                 linger(socket, peer, &LINGER).await;
             }
@@ -347,7 +348,7 @@ async fn end(stream: ClientStream, cell: &Cell, ending: Ending) -> Ending {
     ending
 }
 
-/// Closes the connection although somebody may still have the content of its request.
+/// Closes the connection even if the request content is still referenced.
 struct CloseOnDrop<'a>(&'a SharedStream);
 
 impl Drop for CloseOnDrop<'_> {
@@ -356,7 +357,7 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
-/// Completes the exchange when the connection ends before it, so that its entry is logged.
+/// Completes the exchange if the connection closes earlier, so that it is still logged.
 struct EndNotifier<'a>(&'a Cell);
 
 impl Drop for EndNotifier<'_> {
@@ -365,13 +366,14 @@ impl Drop for EndNotifier<'_> {
     }
 }
 
-/// Memory of a connection while a request is served: the future of its response, 10 KiB, what is
-/// read of its content, and what waits to be written. Measured with `size_of_val`, rounded up.
+/// Memory of a connection while a request is served: the response future, 10 KiB, the request
+/// content read so far, and the bytes waiting to be written. Measured with `size_of_val`, rounded
+/// up.
 const ACTIVE_BYTES: usize = 28 << 10;
-/// How long a new connection may take to begin its first request when the server stops: some round
-/// trips of a slow line.
+/// How long a new connection may take to start the first request when the server stops: some round
+/// trips on a slow line.
 pub const FIRST_REQUEST_TIME: Duration = Duration::from_secs(1);
 
-/// The response when there is no memory to serve a request.
+/// The response if there is no memory to serve a request.
 const NO_MEMORY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\
     Retry-After: 5\r\nContent-Length: 0\r\n\r\n";

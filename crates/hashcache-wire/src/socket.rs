@@ -1,6 +1,6 @@
-//! The client's socket: operations of any stream, and those of TCP sockets alone.
+//! The client's socket: operations for any stream, and some only for TCP sockets.
 //!
-//! Called by `stream`, `http2` and `serve`; a tunnel gets a `Socket` too when the framing ends.
+//! `stream`, `http2` and `serve` call it; after an upgrade the tunnel gets the `Socket`.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -22,12 +22,12 @@ use hashcache_link::counters::LinkCounters;
 /// A connection from a client.
 #[derive(Debug)]
 pub struct Socket {
-    /// Bytes that were read for protocol detection and are to be read again.
+    /// Bytes that were read for protocol detection and must be read again.
     begun: Bytes,
-    /// Memory reserved for them.
+    /// Memory reserved for these bytes.
     begun_memory: Option<ShareReservation>,
     channel: SocketIo,
-    /// Where its bytes are counted, if they are those of a link.
+    /// Byte counters, if the connection is a link.
     counters: Option<Arc<LinkCounters>>,
 }
 
@@ -40,7 +40,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin + std::fmt::Debug> ByteStream for T {}
 enum SocketIo {
     /// A TCP socket.
     Tcp(TcpStream),
-    /// TLS, possibly on a socket from which bytes were read before.
+    /// TLS, possibly on a socket with bytes already read.
     Tls(Box<TlsStream<Socket>>),
     /// A stream inside an HTTP/2 connection.
     Stream(Box<dyn ByteStream>),
@@ -50,18 +50,18 @@ enum SocketIo {
 }
 
 impl Socket {
-    /// The same socket; `bytes`, which were read from it, are read again.
+    /// Puts back `bytes`, so that the next reads return them again.
     pub fn begun_with(mut self, bytes: Bytes) -> Self {
         self.begun = if self.begun.is_empty() {
             bytes
         } else {
-            // An earlier detection has read further already.
+            // An earlier detection has already put back the bytes after these.
             [bytes, self.begun].concat().into()
         };
         self
     }
 
-    /// The same socket; `memory` is held until the bytes that were read before are read again.
+    /// Holds `memory` until the bytes that were put back are read again.
     pub fn until_read(mut self, memory: Option<ShareReservation>) -> Self {
         self.begun_memory = memory;
         self
@@ -72,16 +72,16 @@ impl Socket {
         SocketIo::Stream(Box::new(stream)).into()
     }
 
-    /// From now on counts its bytes.
+    /// Counts the bytes from this call.
     pub(super) fn count_in(&mut self, counters: &Arc<LinkCounters>) {
         self.counters = Some(Arc::clone(counters));
     }
 
-    /// Whether dropping the socket sends a RST, so that a truncated response cannot pass for a
-    /// complete one.
+    /// Sets if dropping the socket sends a RST, so that a truncated response cannot be taken for a
+    /// complete response.
     pub fn reset_on_drop(&self, reset: bool) {
         match &self.channel {
-            // Fails only on a broken socket, which the client notices as well.
+            // Fails only on a broken socket, which the client notices too.
             SocketIo::Tcp(socket) => {
                 let linger = reset.then_some(Duration::ZERO);
                 drop(socket2::SockRef::from(socket).set_linger(linger));
@@ -93,7 +93,7 @@ impl Socket {
         }
     }
 
-    /// Sends small writes at once: the proxy's pauses must not add up with those of Nagle's
+    /// Sends small writes at once: the proxy's pauses must not add up with the delays of Nagle's
     /// algorithm.
     pub(super) fn prepare(&self) {
         match &self.channel {
@@ -137,7 +137,7 @@ impl From<DuplexStream> for Socket {
 }
 
 impl Socket {
-    /// Counts what was written, and what the link carries.
+    /// Counts the written bytes, and the load on the link.
     fn note_written(&self, written: &Poll<io::Result<usize>>) {
         let Some(counters) = &self.counters else {
             return;

@@ -1,13 +1,13 @@
-//! One client's connection: its socket, what was read of it, and what waits to be written.
+//! A client's connection: the socket, the bytes read from it, and the bytes waiting to be written.
 //!
-//! Made by `serve`, which has it between two requests and while it writes a response; the content
-//! of a request (`content`) reads it too. Input passes through `inbound`. Responses from memory are
+//! `serve` creates it, and uses it between two requests and while it writes a response; the request
+//! content (`content`) reads from it too. Input passes through `inbound`. Responses from memory are
 //! written here.
 //!
-//! Invariant: the next head is looked at only after the previous response was sent (`Resting` in
-//! the `Cell`). Until then at most one read is buffered here, and nothing more is read. Cost: input
-//! is read into a buffer of the thread. A connection owns memory only for bytes that nobody has
-//! taken yet; beyond [`HELD_FREE`] that memory is reserved.
+//! Invariant: the next head is parsed only after the previous response was sent (`Resting` in the
+//! `Cell`). Until then at most one read is buffered here, and nothing more is read. Cost: input is
+//! read into a buffer of the thread. A connection owns memory only for input not yet taken; beyond
+//! [`HELD_FREE`] that memory is reserved.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -35,41 +35,41 @@ use super::memory_hit::{self, MemoryHits, PlainRequest, RequestFields, ResponseH
 use super::outgoing::Outgoing;
 use super::socket::Socket;
 
-/// One client's connection.
+/// The connection with a client.
 pub(super) struct ClientStream {
     socket: Socket,
     cell: Rc<Cell>,
     limits: Rc<Limits>,
     inbound: Inbound,
-    /// Answers requests without the service, if it can.
+    /// Answers requests without the service, if possible.
     memory_hits: Option<Rc<dyn MemoryHits>>,
     /// The response from memory that is being written.
     sending: Option<Sending>,
-    /// Input that nobody has taken yet.
+    /// Input not yet taken.
     held: BytesMut,
-    /// The reservation for `held`.
+    /// Reservation for `held`.
     held_memory: Option<ShareReservation>,
-    /// The reservation for the head of the current request.
+    /// Reservation for the head of the current request.
     head_memory: Option<ShareReservation>,
-    /// `held` is the beginning of a head without its end.
+    /// `held` is an incomplete head.
     starved: bool,
     /// The time at which the first byte of the current head was read.
     received: Option<Instant>,
-    /// The task that waits for content of the request.
+    /// The task that waits for request content.
     reader: Option<Waker>,
-    /// Number of requests so far, which is the number of the current one.
+    /// Number of requests so far, which is also the number of the current request.
     requests: u64,
-    /// An interim response was written and not flushed.
+    /// An interim response was written but not flushed.
     flushes_interim: bool,
     /// The client has closed its side.
     eof: bool,
     /// The socket accepts no more output.
     write_failed: bool,
-    /// The socket resets when dropped.
+    /// The socket sends a RST when dropped.
     resets: bool,
 }
 
-/// A request whose content may not have been read.
+/// A request with content that may not have been read.
 pub(super) struct NextRequest {
     pub(super) request: Request<()>,
     pub(super) content: ContentFraming,
@@ -77,7 +77,7 @@ pub(super) struct NextRequest {
     pub(super) expects: bool,
 }
 
-/// A part of the content of a request.
+/// A part of the request content.
 pub(super) type ContentFrame = Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>;
 
 impl ClientStream {
@@ -116,11 +116,11 @@ impl ClientStream {
 
     // -- between two requests ---------------------------------------------------------------------
 
-    /// The next request for the service; answers those before it that memory can answer. `None`:
-    /// there is none.
+    /// The next request for the service; requests before it that are in memory are answered here.
+    /// `None`: no more requests.
     ///
     /// # Errors
-    /// The client cannot be read, or the response that was being written failed.
+    /// The client's input cannot be read, or the response in progress failed.
     pub(super) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -148,7 +148,7 @@ impl ClientStream {
             if self.eof {
                 return Poll::Ready(Ok(None));
             }
-            // What is beyond a head needs no reservation while the connection is idle.
+            // Bytes after a head then need no reservation while the connection is idle.
             let room = if self.held.is_empty() {
                 HELD_FREE
             } else {
@@ -180,7 +180,7 @@ impl ClientStream {
         }
     }
 
-    /// Nothing to read: notes what the connection waits for.
+    /// Nothing to read: records the bytes that the connection waits for.
     fn wait_for_head(&mut self) {
         if self.held.is_empty() {
             self.wait_for(WaitFor::Request);
@@ -190,8 +190,8 @@ impl ClientStream {
         }
     }
 
-    /// Takes the head at the start of `input`: how many bytes were taken, and the request unless
-    /// memory answers it.
+    /// Takes the head at the start of `input`. Returns the number of bytes taken, and the request
+    /// unless it was answered from memory.
     fn take_head(&mut self, input: &[u8]) -> (usize, Option<NextRequest>) {
         match self.inbound.head(input) {
             HeadStep::Partial => {
@@ -224,7 +224,8 @@ impl ClientStream {
         }
     }
 
-    /// The request with this head; `None`: `http` cannot hold it, which `check` should have seen.
+    /// The request with this head; `None` if `http` cannot represent it, which `check` should have
+    /// detected.
     fn accept(&mut self, head: &[u8], checked: &CheckedHead) -> Option<NextRequest> {
         let lines = &head[checked.target.end + VERSION_BYTES..];
         let fields = if checked.has_repetitions {
@@ -265,10 +266,10 @@ impl ClientStream {
         })
     }
 
-    /// The request for a head that the service does not see. Nothing more is read.
+    /// The request for a refused head. Nothing more is read.
     fn refuse(&mut self, refusal: Refusal, input: &[u8]) -> NextRequest {
-        // The method and the version decide how the page may be sent, so they are taken from the
-        // request as far as it can be parsed: no content after HEAD, no HTTP/1.1 to an HTTP/1.0
+        // The method and the version decide how the error page may be sent, so they are taken from
+        // the request as far as it can be parsed: no content after HEAD, no HTTP/1.1 to an HTTP/1.0
         // client.
         let begin = input.iter().position(|byte| !b"\r\n".contains(byte));
         let input = &input[begin.unwrap_or(0)..];
@@ -300,7 +301,7 @@ impl ClientStream {
         }
     }
 
-    /// Refuses a client whose head needs memory that is not there.
+    /// Refuses a client because there is no memory for the request head.
     fn refuse_for_memory(&mut self) -> NextRequest {
         let held = std::mem::take(&mut self.held);
         self.held_memory = None;
@@ -309,7 +310,8 @@ impl ClientStream {
         self.refuse(NO_MEMORY, &held)
     }
 
-    /// Reserves memory for a head until its request is answered: its fields share a copy of it.
+    /// Reserves memory for a head until the request is answered, because the fields share a copy of
+    /// the head.
     fn keep_head_memory(&mut self, length: usize) -> Result<(), NoMemory> {
         if length > HELD_FREE {
             self.head_memory = self.cell.reserve(2 * length)?;
@@ -319,13 +321,13 @@ impl ClientStream {
 
     // -- responses from memory --------------------------------------------------------------------
 
-    /// Begins the response to this request if memory has it.
+    /// Starts the response to this request if it is in memory.
     fn begin_response(&mut self, head: &[u8], checked: &CheckedHead) -> bool {
         let Some(memory_hits) = &self.memory_hits else {
             return false;
         };
         if head.len() > HELD_FREE {
-            // The log would keep copies of its fields, for which no memory was reserved.
+            // The log would keep copies of the fields, and no memory is reserved for them.
             return false;
         }
         let is_plain = checked.version == Version::HTTP_11
@@ -333,7 +335,7 @@ impl ClientStream {
             && &head[checked.method.clone()] == b"GET"
             && !self.cell.signals.stopping.get();
         let lines = head.get(checked.target.end + VERSION_BYTES..);
-        // Targets in other bytes than UTF-8 are rare, and take the usual way.
+        // Targets that are not UTF-8 are rare, and take the usual path.
         let target = plain_text(&head[checked.target.clone()]);
         let (true, Some(lines), Some(target)) = (is_plain, lines, target) else {
             return false;
@@ -357,8 +359,8 @@ impl ClientStream {
         true
     }
 
-    /// Writes what is left of a response from memory, if there is one. If the connection is to stop
-    /// after it, the driver gets its turn before anything else is read.
+    /// Writes the rest of a response from memory, if there is one. If the connection must stop
+    /// after it, the driver is polled before anything else is read.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(mut sending) = self.sending.take() else {
             return Poll::Ready(Ok(()));
@@ -397,12 +399,12 @@ impl ClientStream {
 
     // -- while a request is answered --------------------------------------------------------------
 
-    /// Reads ahead while the service has a request whose content was read, and finds out whether
-    /// the client is still there. Never ready without an error.
+    /// Reads ahead while the service has a request with complete content, and detects if the client
+    /// has disconnected. Never ready without an error.
     ///
-    /// The end of the input is none: a client that has sent its last request may close its side and
-    /// wait for the response (`nc -N`, old HTTP libraries). One that has left answers the first
-    /// bytes of the response with a RST.
+    /// The end of the input is not an error: a client that has sent its last request may close its
+    /// side and wait for the response (`nc -N`, old HTTP libraries). A client that has disconnected
+    /// answers the first bytes of the response with a RST.
     pub(super) fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if !self.inbound.wants_head() {
             return Poll::Pending;
@@ -429,12 +431,12 @@ impl ClientStream {
         self.requests
     }
 
-    /// Whether the content of request `number` is complete, and no trailers follow.
+    /// Returns true if the content of request `number` is complete, and no trailers follow.
     pub(super) fn is_content_over(&self, number: u64) -> bool {
         number != self.requests || (self.inbound.wants_head() && !self.inbound.has_trailers())
     }
 
-    /// Nobody reads the content of request `number` any more: the client may take its time.
+    /// The content of request `number` is no longer read, so the deadline is removed.
     pub(super) fn leave_content(&mut self, number: u64) {
         let reading = &self.cell.signals.reading;
         let waits = reading.get().is_some_and(|wait| wait.why == WaitFor::Body);
@@ -444,7 +446,7 @@ impl ClientStream {
         }
     }
 
-    /// The next frame of the content of request `number`.
+    /// The next content frame of request `number`.
     pub(super) fn poll_content(
         &mut self,
         cx: &mut Context<'_>,
@@ -479,7 +481,7 @@ impl ClientStream {
                     Poll::Pending => {
                         if self.cell.signals.reading.get().is_none() {
                             self.wait_for(WaitFor::Body);
-                            // Its task has the timer.
+                            // The connection's task has the timer.
                             self.cell.wake_from(cx.waker());
                         }
                         self.reader = Some(cx.waker().clone());
@@ -489,7 +491,7 @@ impl ClientStream {
             };
             self.reader = None;
             if self.inbound.wants_head() {
-                // Its task waits for the client from now on.
+                // The connection's task now waits for the client.
                 self.cell.wake_from(cx.waker());
             }
             match read {
@@ -503,11 +505,11 @@ impl ClientStream {
         }
     }
 
-    /// Takes content from what was read, and holds what is behind it.
+    /// Takes content from the bytes read, and holds the bytes after it.
     fn take_content_of_page(&mut self, read: &[u8]) -> Result<Bytes, Refusal> {
         let (taken, content) = self.take_content(read)?;
         if self.hold(&read[taken..]).is_err() {
-            // Bytes are missing from here on.
+            // The bytes after this point are lost.
             self.inbound.stop();
             self.note_body();
             return Err(NO_MEMORY);
@@ -515,7 +517,8 @@ impl ClientStream {
         Ok(content)
     }
 
-    /// Takes content from the start of `input`: how many bytes were taken, and the content in them.
+    /// Takes content from the start of `input`. Returns the number of bytes taken, and their
+    /// content.
     fn take_content(&mut self, input: &[u8]) -> Result<(usize, Bytes), Refusal> {
         let mut content = BytesMut::new();
         let taken = self.inbound.body(input, |bytes| {
@@ -530,7 +533,7 @@ impl ClientStream {
         Ok((taken, content.freeze()))
     }
 
-    /// The client has sent no content for too long: whoever reads it gets an error.
+    /// The client has sent no content for too long: the reader of the content gets an error.
     pub(super) fn end_content(&mut self) {
         self.cell.signals.reading.set(None);
         self.inbound.stop();
@@ -541,15 +544,15 @@ impl ClientStream {
         }
     }
 
-    /// Asks for content that the client holds back, unless some has come. It goes out if the
-    /// response has not begun.
+    /// Queues a 100 for content that the client holds back, unless some content has arrived. It is
+    /// sent if the response has not started.
     pub(super) fn send_continue(&self) {
         if self.held.is_empty() {
             self.cell.ask_for_content();
         }
     }
 
-    /// Writes all of `outgoing`, behind interim responses that wait.
+    /// Writes all of `outgoing`, after any waiting interim responses.
     pub(super) fn poll_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -557,8 +560,9 @@ impl ClientStream {
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_interim(cx))?;
         if self.cell.signals.close_delimited.get() && !self.resets {
-            // From here to the last byte, any end of the connection must be a RST: a FIN would be
-            // taken for the end of the content. This holds even if this process is killed.
+            // Until the last byte is written, the connection must close with a RST: the client
+            // would take a FIN for the end of the content. This holds even if this process is
+            // killed.
             self.resets = true;
             self.socket.reset_on_drop(true);
         }
@@ -581,11 +585,11 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Flushes the socket behind the last byte of a response, which is over then.
+    /// Flushes the socket after the last byte of a response, which completes the exchange.
     pub(super) fn poll_finish(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_flush(cx))?;
         self.head_memory = None;
-        // Whoever still reads the content of the request does not get what is skipped of it.
+        // A task that still reads the request content must not get the content skipped below.
         self.requests += 1;
         if let Some(reader) = self.reader.take() {
             reader.wake();
@@ -597,8 +601,8 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Drops what has arrived of content that nobody has read. Whether that is all of it, so that
-    /// the connection takes another request.
+    /// Drops content that has arrived but was not read. Returns true if the content is complete, so
+    /// that the connection can take another request.
     pub(super) fn skip_content(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.inbound.wants_head() && !self.inbound.is_stopped() {
             let held = std::mem::take(&mut self.held);
@@ -617,7 +621,7 @@ impl ClientStream {
         self.inbound.wants_head()
     }
 
-    /// Whether a response is in progress whose end is that of the connection: then this must be a
+    /// Returns true if a close-delimited response is in progress: then an early close must send a
     /// RST.
     pub(super) fn must_reset(&self) -> bool {
         self.resets
@@ -632,7 +636,7 @@ impl ClientStream {
 
     // -- the end of the connection ----------------------------------------------------------------
 
-    /// The socket, and the input that nobody has taken yet.
+    /// The socket, and the input not yet taken.
     pub(super) fn into_upgraded(self) -> Upgraded {
         Upgraded {
             socket: self.socket,
@@ -640,12 +644,12 @@ impl ClientStream {
         }
     }
 
-    /// Whether a response from memory is being written.
+    /// Returns true if a response from memory is being written.
     pub(super) fn is_answering(&self) -> bool {
         self.sending.is_some()
     }
 
-    /// How much content of the current request is missing.
+    /// Missing bytes of the current request content.
     pub(super) fn content_left(&self) -> Option<u64> {
         self.inbound.content_left()
     }
@@ -660,7 +664,7 @@ impl ClientStream {
         (!self.write_failed).then_some((self.socket, peer))
     }
 
-    /// The connection will end with a RST.
+    /// Makes the connection close with a RST.
     pub(super) fn reset_on_drop(&self) {
         self.socket.reset_on_drop(true);
     }
@@ -695,7 +699,7 @@ impl ClientStream {
     fn hold(&mut self, read: &[u8]) -> Result<(), NoMemory> {
         let length = self.held.len() + read.len();
         if length > self.held.capacity() {
-            // Not doubled, so that the reservation equals the capacity.
+            // Exact, not doubled, so that the reservation equals the capacity.
             let capacity = length.next_multiple_of(HELD_FREE);
             if capacity > HELD_FREE {
                 let more = self.cell.reserve(capacity)?;
@@ -709,7 +713,7 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Begins to wait for the client, unless it is waiting already.
+    /// Starts to wait for the client, unless it is already waiting.
     fn wait_for(&mut self, why: WaitFor) {
         let signals = &self.cell.signals;
         if signals.reading.get().is_some_and(|wait| wait.why == why) {
@@ -720,10 +724,10 @@ impl ClientStream {
             WaitFor::Request => self.limits.idle_time,
             WaitFor::Head => self.limits.head_time,
             WaitFor::Body => self.limits.progress_time,
-            // An origin may take this time for a head, and so may its content.
+            // An origin may take `first_byte_time` for a head, and `progress_time` for the content.
             WaitFor::Response => self.limits.first_byte_time + self.limits.progress_time,
         };
-        // A head counts from its first byte.
+        // The time for a head starts with the first byte.
         let since = if why == WaitFor::Head {
             *self.received.get_or_insert(now)
         } else {
@@ -734,13 +738,13 @@ impl ClientStream {
             until: since + time,
         }));
         match why {
-            // Pipelined input may be the next request.
+            // Idle only without held input, because pipelined input may be the next request.
             WaitFor::Request if self.held.is_empty() => self.cell.rest(since),
             _ => self.cell.end_rest(),
         }
     }
 
-    /// Writes and flushes the interim responses that wait.
+    /// Writes and flushes the waiting interim responses.
     pub(super) fn poll_interim(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let cell = Rc::clone(&self.cell);
         let mut interim = cell.interim();
@@ -755,7 +759,7 @@ impl ClientStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Counts the bytes of a write, and sets or ends the deadline for the next.
+    /// Counts the bytes of a write, and sets or removes the deadline for the next.
     fn wrote(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let signals = &self.cell.signals;
         match &result {
@@ -772,15 +776,16 @@ impl ClientStream {
             Poll::Pending => {}
         }
         if self.eof && matches!(&result, Poll::Ready(Ok(1..))) {
-            // The client is there, or the next write fails.
+            // The client is still connected; otherwise the next write fails.
             self.cell.signals.reading.set(None);
             self.wait_for(WaitFor::Response);
         }
         result
     }
 
-    /// Flushes the socket. TLS takes up to 64 KiB before the client does, so this has a deadline as
-    /// a write has. Progress within it is not seen: the client must take all of that in time.
+    /// Flushes the socket. TLS accepts up to 64 KiB before the client does, so a flush has a
+    /// deadline as a write has. Progress within a flush is not visible: the client must accept all
+    /// of it in time.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         ready!(self.wrote(flushed.map_ok(|()| 0)))?;
@@ -788,7 +793,7 @@ impl ClientStream {
     }
 }
 
-/// The fields in `lines`, which were checked and may end with an empty line.
+/// The fields in `lines`, which were checked and may include the final empty line.
 fn fields_of(lines: Bytes, count: usize) -> Option<HeaderMap> {
     let mut fields = HeaderMap::with_capacity(count);
     let mut at = 0;
@@ -808,7 +813,7 @@ fn fields_of(lines: Bytes, count: usize) -> Option<HeaderMap> {
     Some(fields)
 }
 
-/// Whether the client may still be sending when we close.
+/// Shows if the client may still be sending when the connection closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientSide {
     MaySend,
@@ -823,7 +828,8 @@ fn release(buffer: &mut BytesMut) {
 }
 
 thread_local! {
-    /// The read buffer of this thread's sockets; bytes to keep are copied out before the next read.
+    /// The read buffer shared by this thread's sockets; bytes to keep are copied before the next
+    /// read.
     static PAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -835,8 +841,8 @@ const HEAD_READ: usize = 16 << 10;
 /// Bytes per read of content.
 const CONTENT_READ: usize = 16 << 10;
 
-/// Bytes that a connection may hold without a reservation, and the step of reservations beyond
-/// that; also the maximum that is read ahead.
+/// Bytes that a connection may hold without a reservation, and the step size for larger
+/// reservations; also the maximum that is read ahead.
 const HELD_FREE: usize = 4 << 10;
 
 const NO_MEMORY: Refusal = Refusal {
@@ -844,7 +850,7 @@ const NO_MEMORY: Refusal = Refusal {
     reason: "no memory for the request head",
 };
 
-/// Length of ` HTTP/1.1` and the line's end, behind a request target.
+/// Length of ` HTTP/1.1` and the CRLF, after a request target.
 const VERSION_BYTES: usize = 11;
 
 /// Maximum number of fields in a head; far below what the field map can hold.

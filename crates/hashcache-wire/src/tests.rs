@@ -1,4 +1,4 @@
-//! Connections served over pipes and sockets, good and bad.
+//! Connections over pipes and sockets, with good and bad clients.
 
 use std::io;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ mod memory;
 mod refused;
 mod smuggling;
 
-/// Runs `client` against a connection served by `service`; returns how the connection ended.
+/// Runs `client` against a connection served by `service`; returns the reason for closing it.
 async fn talk<S, SF, CF>(
     limits: Limits,
     service: S,
@@ -54,7 +54,7 @@ where
     serve_connection(socket, &Rc::new(limits), &cell, None, service, stopping).await
 }
 
-/// The response to `input`, up to the close of the connection.
+/// The response to `input`, until the connection closes.
 async fn answer_to(input: &[u8]) -> String {
     let input = input.to_vec();
     let (_, output) = talk(Limits::default(), echo, |mut client| async move {
@@ -71,7 +71,7 @@ async fn rest_of(client: &mut DuplexStream) -> String {
     String::from_utf8(output).unwrap()
 }
 
-/// Reads until the input ends with `end`.
+/// Reads until the input finishes with `end`.
 async fn read_until(client: &mut (impl AsyncReadExt + Unpin), end: &str) -> String {
     let mut output = Vec::new();
     while !output.ends_with(end.as_bytes()) {
@@ -81,7 +81,7 @@ async fn read_until(client: &mut (impl AsyncReadExt + Unpin), end: &str) -> Stri
     String::from_utf8(output).unwrap()
 }
 
-/// Answers with the request's target and content, or with the reason of the failure.
+/// Answers with the request target and content, or with the reason of the failure.
 async fn echo(request: Request<ClientBody>, cell: Rc<Cell>) -> Response<Answer> {
     match cell.next_head() {
         RequestHead::Accepted(head) => {
@@ -121,7 +121,7 @@ fn live() -> (
     (sender, Response::new(Answer::Live(receiver)))
 }
 
-/// The bodies of tests.
+/// The body types in tests.
 enum Answer {
     Whole(Option<Bytes>),
     Live(mpsc::UnboundedReceiver<io::Result<&'static str>>),
@@ -157,7 +157,7 @@ impl Body for Answer {
     }
 }
 
-/// The statuses of the answers in `output`; content that speaks of HTTP/1.0 does not count.
+/// The statuses of the responses in `output`; `HTTP/1.0` within content does not count.
 fn statuses(output: &str) -> Vec<StatusCode> {
     let versions = output.split("HTTP/1.").skip(1);
     versions

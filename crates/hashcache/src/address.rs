@@ -1,8 +1,9 @@
-//! Where a record lies: a position in the log, or a slot of a set of the Disk Table.
+//! A record's address: a position in the log, or a slot in a Disk Table set.
 //!
-//! Used by everything between `policy`, which says where, and `disk`, which reads and writes there.
+//! Used by all modules from `policy`, which chooses the address, to `disk`, which reads and writes
+//! there.
 
-/// Units since the log was made. Never used twice, so a position names one record for ever.
+/// Units since the log was created. Never reused, so a position identifies one record for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LogPos(pub(crate) u64);
 
@@ -14,8 +15,8 @@ pub(crate) struct SetId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(pub(crate) usize);
 
-/// How the index of a log divides it: into stretches of equally many units, counted from the
-/// beginning of the log through all laps.
+/// How the index divides the log: into stretches with equally many units, counted from the log's
+/// start through all laps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Windows {
     /// Units in a window; a lap is a whole number of windows.
@@ -25,22 +26,22 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// The number of the window in which `at` lies.
+    /// Number of the window that contains `at`.
     pub(crate) fn of(self, at: LogPos) -> u64 {
         at.0 / self.units
     }
 
-    /// Where window `n` begins.
+    /// Start of window `n`.
     pub(crate) fn start(self, n: u64) -> LogPos {
         LogPos(n * self.units)
     }
 
-    /// Where the window begins in which `at` lies.
+    /// Start of the window that contains `at`.
     pub(crate) fn start_of(self, at: LogPos) -> LogPos {
         self.start(self.of(at))
     }
 
-    /// Bits of the number of a window in its lap.
+    /// Bits for a window number within a lap.
     pub(crate) fn bits(self) -> u32 {
         u64::BITS - self.count.saturating_sub(1).leading_zeros()
     }

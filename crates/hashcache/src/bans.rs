@@ -1,9 +1,10 @@
-//! Bans: what was taken away, or made stale, without naming each object.
+//! Bans: objects that are removed, or made stale, without naming each object.
 //!
-//! A ban says: every object with this label, or with a name that begins so, is gone (or, softly,
-//! stale) if it is older than this version. It is in force at once, because every answer is checked
-//! against the bans: no object is searched for or overwritten. `cache` makes bans, `stripe` checks
-//! them, `writer` has `disk/journal` write them and says when one can be forgotten.
+//! A ban states: every object with this label, or with a name with this prefix, is gone (or, for a
+//! soft ban, stale) if it is older than the version of the ban. It is in force at once, because
+//! every answer is checked against the bans: no object is searched for or overwritten. `cache`
+//! makes bans, `stripe` checks them, `writer` writes them with `disk/journal` and decides when a
+//! ban can be forgotten.
 //!
 //! ```text
 //! made ─▶ in force ─▶ drained ──────▶ settled ──────────▶ outlived ─▶ forgotten
@@ -12,16 +13,17 @@
 //! ```
 //!
 //! A ban is *outlived* when no object older than it can be read any more. In a log that is when the
-//! head has wrapped to where it stood when the ban was settled; the Disk Table has no head, so
-//! `writer` reads it set by set and clears the objects that bans have removed.
+//! head has wrapped to the position that it had when the ban was settled; the Disk Table has no
+//! head, so `writer` reads it set by set and clears the objects that bans have removed.
 //!
-//! Too many bans become fewer and wider: those within one prefix become that prefix, as their
-//! makers said, and when no two are within the same, all become one that takes everything.
+//! Too many bans are merged into fewer and wider bans: bans within the same prefix become a ban on
+//! that prefix, as their makers specified, and if no two bans are within the same prefix, all
+//! become a single ban on everything.
 //!
-//! Invariants: bans are added in the order of their versions, so what is older than a ban is not
-//! spared by a later one; a ban is forgotten only when it could bar nothing.
-//! Cost: for what is newer than all bans, one load; else once for each record that stays in
-//! memory, one lock that readers share, a look for each label, and a pass over the name.
+//! Invariants: bans are added in version order, so an object older than a ban is not spared by a
+//! later ban; a ban is forgotten only when it could match nothing.
+//! Cost: for records newer than all bans, a load; otherwise once for each record that stays in
+//! memory, a lock that readers share, a lookup for each label, and a pass over the name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hasher;
@@ -37,21 +39,21 @@ use crate::record::Record;
 
 /// Most bans in force.
 pub const MAX_BANS: usize = 4096;
-/// Set in [`Record::judged`] when a record was made stale: the rest is the version below which it
-/// must have been confirmed. Without it: no ban up to this version says anything of the record.
-/// Versions are below 2^62.
+/// Set in [`Record::judged`] if a record was made stale: the other bits are the version below which
+/// it must have been confirmed. If not set: no ban up to this version matches the record. Versions
+/// are below 2^62.
 const MADE_STALE: u64 = 1 << 63;
-/// What a ban takes in memory, rounded up.
+/// Memory for a ban, rounded up.
 const BAN_BYTES: u64 = 256;
-/// The label of an object that had more than there is room for: every label could be one of them.
+/// The label of an object with more labels than there is room for: every label could be among them.
 pub(crate) const LABEL_ANY: u64 = 0;
 
-/// What groups objects that are removed together. Opaque: keyed with the store's secret.
+/// Groups objects that are removed together. Opaque: keyed with the store secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Label(pub(crate) u64);
 
-/// What [`crate::Cache::remove_matching`] takes away: objects with a label, or names that begin in
-/// one way.
+/// Selects the objects that [`crate::Cache::remove_matching`] removes: by a label, or by a name
+/// prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ban {
     select: Selected,
@@ -66,19 +68,19 @@ enum Selected {
 }
 
 impl Ban {
-    /// Objects put with this label.
+    /// Objects that were put with this label.
     pub fn label(label: Label) -> Self {
         Self::new(Selected::Label(label))
     }
 
-    /// Objects whose names begin with `prefix`; all of them if it is empty. At most
-    /// [`crate::MAX_NAME`] bytes count: no name is longer.
+    /// Objects with names that start with `prefix`; all objects if it is empty. At most
+    /// [`crate::MAX_NAME`] bytes count, because no name is longer.
     pub fn prefix(prefix: &[u8]) -> Self {
         let prefix = &prefix[..prefix.len().min(crate::object::MAX_NAME)];
         Self::new(Selected::Prefix(prefix.to_vec()))
     }
 
-    /// The object of this name, and objects whose names continue it with a zero byte.
+    /// The object with this name, and objects with names that continue it with a zero byte.
     pub fn name(name: &[u8]) -> Self {
         let mut prefix = name[..name.len().min(crate::object::MAX_NAME)].to_vec();
         prefix.push(0);
@@ -93,22 +95,22 @@ impl Ban {
         }
     }
 
-    /// When there are too many bans, this one may become one for all names that begin with
-    /// `prefix`, which must be those of all that it selects; without it, one for everything.
+    /// If there are too many bans, this ban may become a ban on all names with `prefix`, which must
+    /// be a prefix of all names that it selects; without this call, a ban on everything.
     #[must_use]
     pub fn within(mut self, prefix: &[u8]) -> Self {
         self.within = prefix[..prefix.len().min(crate::object::MAX_NAME)].to_vec();
         self
     }
 
-    /// What matches becomes stale ([`crate::Hit::is_made_stale`]) instead of gone.
+    /// Makes matching objects stale ([`crate::Hit::is_made_stale`]) instead of removing them.
     #[must_use]
     pub fn softly(mut self) -> Self {
         self.soft = true;
         self
     }
 
-    /// All that is older than `version` is gone.
+    /// A ban on everything older than `version`.
     pub(crate) fn everything(version: u64) -> BanLine {
         BanLine {
             select: Select::Prefix(EVERYTHING),
@@ -121,7 +123,8 @@ impl Ban {
     pub(crate) fn line(&self, secret: &Secret, version: Version) -> BanLine {
         let (select, within) = match &self.select {
             Selected::Label(label) => (Select::Label(label.0), &self.within[..]),
-            // A ban that is looked for where its names are not would never be found.
+            // A ban with a wrong `within` prefix would never be found for the names, so ignore the
+            // prefix.
             Selected::Prefix(prefix) => (
                 Select::Prefix(hashed(secret, prefix)),
                 if prefix.starts_with(&self.within) {
@@ -147,14 +150,14 @@ fn hashed(secret: &Secret, bytes: &[u8]) -> Prefix {
     prefix(length, hasher.finish())
 }
 
-/// What a ban does to what it matches.
+/// Effect of a ban on matching objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Gone,
     Stale,
 }
 
-/// What bans say of an object.
+/// Result of checking an object against the bans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BanVerdict {
     pub(crate) gone: bool,
@@ -182,14 +185,14 @@ impl Limits {
     }
 }
 
-/// The stage of a ban on its way to be forgotten.
+/// The stage of a ban until it is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BanStage {
     InForce,
-    /// Puts that had begun before it have ended. So many records had entered the queue by then: the
-    /// older ones among them are still to be written.
+    /// Puts that had started before the ban have finished. The value is the number of records
+    /// queued by then: the older records among them are still to be written.
     Drained(u64),
-    /// They are written, as of this time; the segment of this stamp was open.
+    /// These records are written, as of this time; the segment with this stamp was open.
     Settled(u64, Duration),
 }
 
@@ -205,17 +208,17 @@ type LineKey = (Select, bool);
 #[derive(Default)]
 struct Table {
     lines: HashMap<LineKey, BanState>,
-    /// For each prefix that bans are within, or are themselves: how long those bans are.
+    /// For each prefix that bans have as `within` or as their own: the lengths of those bans.
     inner: HashMap<Prefix, BTreeSet<u16>>,
-    /// How long the keys of `inner` are, and how many are so long.
+    /// The lengths of the keys in `inner`, and how many keys have each length.
     lengths: BTreeMap<u16, usize>,
-    /// Of all labels together.
+    /// The limits over all labels.
     any_label: Limits,
 }
 
-/// The bans in force on one device.
+/// The bans in force on a device.
 pub(crate) struct Bans {
-    /// The highest version of a ban there ever was. What is not older needs no look.
+    /// The highest version of any ban so far. Records that are not older need no check.
     newest: AtomicU64,
     table: RwLock<Table>,
     most: usize,
@@ -223,12 +226,12 @@ pub(crate) struct Bans {
 }
 
 impl Bans {
-    /// At most `most` bans.
+    /// Holds at most `most` bans.
     pub(crate) fn new(secret: &Secret, most: usize) -> Self {
         Self {
             newest: AtomicU64::new(0),
             table: RwLock::default(),
-            // Room for the widest and some beside.
+            // Room for the widest bans and a few others.
             most: most.max(8),
             secret: secret.clone(),
         }
@@ -238,13 +241,13 @@ impl Bans {
         self.table.read().expect("no holder of this lock panics")
     }
 
-    /// Bans that go release memory, which wakes callers that wait for it: not under the lock,
-    /// which each lookup takes.
+    /// Forgetting bans releases memory, which wakes callers that wait for memory: this must not
+    /// happen under the lock, because each lookup takes it.
     fn write(&self) -> Marked<RwLockWriteGuard<'_, Table>> {
         marked(self.table.write().expect("no holder of this lock panics"))
     }
 
-    /// Most bans before they become wider.
+    /// Most bans before they are merged.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
@@ -258,7 +261,7 @@ impl Bans {
         self.read().lines.len()
     }
 
-    /// Bans in force within each of `prefixes`, as their makers said ([`Ban::within`]).
+    /// Bans in force within each of `prefixes`, as their makers specified ([`Ban::within`]).
     pub(crate) fn count_within(&self, prefixes: &[&[u8]]) -> Vec<usize> {
         let mut counts: HashMap<Prefix, usize> = HashMap::new();
         for ((select, _), state) in &self.read().lines {
@@ -273,18 +276,18 @@ impl Bans {
         prefixes.iter().map(|it| count(it).unwrap_or(0)).collect()
     }
 
-    /// Whether there was ever any.
+    /// Returns true if there was ever a ban.
     pub(crate) fn any(&self) -> bool {
         self.newest.load(Ordering::Acquire) > 0
     }
 
     // -- judging -------------------------------------------------------------------------------
 
-    /// What bans say of `record`; where that is nothing it is not asked again.
+    /// Checks `record` against the bans; if no ban matches, the result is cached in the record.
     ///
-    /// The record remembers that it was made stale. A caller that holds it may ask again, or write
-    /// new metadata for it, after the ban was forgotten: then nothing else would say that it is not
-    /// fresh.
+    /// The record remembers that it was made stale. A caller that holds it may check again, or
+    /// write new metadata for it, after the ban was forgotten: then nothing else would tell that it
+    /// is not fresh.
     pub(crate) fn judge(&self, record: &Record) -> BanVerdict {
         let newest = self.newest.load(Ordering::Acquire);
         let fields = &record.fields;
@@ -312,7 +315,7 @@ impl Bans {
     }
 
     fn limits(&self, fields: &Fields, name: &[u8]) -> Limits {
-        // Spans count when the head does that leads to them.
+        // Spans count if their head does.
         if fields.kind == Kind::Span {
             return Limits::default();
         }
@@ -324,8 +327,8 @@ impl Bans {
         limits
     }
 
-    /// What bans say of the labels of `record` alone. Where a ban says it of the name, all older
-    /// versions of that name are barred with it; they need not have had the label.
+    /// Checks only the labels of `record`. If a ban matches by name, all older versions of that
+    /// name match, too; with a label, older versions need not have it.
     pub(crate) fn judge_labels(&self, record: &Record) -> BanVerdict {
         let fields = &record.fields;
         if fields.labels.is_empty() || fields.version.0 >= self.newest.load(Ordering::Acquire) {
@@ -344,8 +347,8 @@ impl Bans {
         }
     }
 
-    /// Whether a ban may hide a put of `name` that begins as of `version`, with labels that are not
-    /// known yet.
+    /// Returns true if a ban may hide a put of `name` that starts at `version`, with labels that
+    /// are not known yet.
     pub(crate) fn may_bar(&self, name: &[u8], version: Version) -> bool {
         if version.0 >= self.newest.load(Ordering::Acquire) {
             return false;
@@ -356,7 +359,7 @@ impl Bans {
         version.0 < limits.gone.max(limits.stale)
     }
 
-    /// Whether a ban takes everything of this version away, whatever its name and labels.
+    /// Returns true if a ban removes everything with this version, whatever the name and labels.
     pub(crate) fn take_all(&self, version: Version) -> bool {
         if version.0 >= self.newest.load(Ordering::Acquire) {
             return false;
@@ -371,8 +374,8 @@ impl Bans {
         self.add_with(lines, reserve(lines.len(), budget));
     }
 
-    /// The same with memory that was set aside for them ([`reserve`]), by a caller that holds a
-    /// lock.
+    /// As [`Bans::add`], with memory that was reserved before ([`reserve`]), for a caller that
+    /// holds a lock.
     pub(crate) fn add_with(&self, lines: &[BanLine], reserved: Vec<Option<Reservation>>) {
         let mut table = self.write();
         for (line, reservation) in lines.iter().zip(reserved) {
@@ -385,8 +388,9 @@ impl Bans {
         self.newest.fetch_max(newest, Ordering::AcqRel);
     }
 
-    /// Puts that have not ended are not older than `begun`, `come` records have entered the queue,
-    /// all records numbered below `taken` are written, and the segment of `stamp` is open.
+    /// Advances the stage of bans: puts in progress are not older than `begun`, `come` records have
+    /// been queued, all records with numbers below `taken` are written, and the segment with
+    /// `stamp` is open.
     pub(crate) fn settle(
         &self,
         begun: Version,
@@ -409,25 +413,27 @@ impl Bans {
         }
     }
 
-    /// Whether any ban is not settled, so that it is worth collecting the arguments of `settle`.
+    /// Returns true if any ban is not settled, so that it is worth collecting the arguments for
+    /// `settle`.
     pub(crate) fn any_unsettled(&self) -> bool {
         let is_settled = |it: &BanState| matches!(it.stage, BanStage::Settled(..));
         !self.read().lines.values().all(is_settled)
     }
 
-    /// Whether a log whose oldest segment has the stamp `oldest` has outlived any.
+    /// Returns true if a log with `oldest` as the stamp of the oldest segment has outlived any ban.
     pub(crate) fn any_outlived(&self, oldest: u64) -> bool {
         self.read().lines.values().any(|it| is_outlived(it, oldest))
     }
 
-    /// Forgets those that a log whose oldest segment has the stamp `oldest` has outlived.
+    /// Forgets the bans that a log with `oldest` as the stamp of the oldest segment has outlived.
     pub(crate) fn forget_outlived(&self, oldest: u64) {
         let mut table = self.write();
         table.lines.retain(|_, state| !is_outlived(state, oldest));
         table.index();
     }
 
-    /// The version up to which all bans are settled, since `before` or earlier; 0 when none is.
+    /// The version up to which all bans were settled at `before` or earlier; 0 if there is no such
+    /// ban.
     pub(crate) fn settled(&self, effect: Effect, before: Option<Duration>) -> Version {
         let soft = effect == Effect::Stale;
         let is_settled = |it: &BanState| {
@@ -455,14 +461,14 @@ impl Bans {
         Version(settled.max().unwrap_or(0))
     }
 
-    /// Whether a record is gone, or was made stale by a ban up to `stale_upto`.
+    /// Returns true if a record is gone, or was made stale by a ban up to `stale_upto`.
     pub(crate) fn clears(&self, fields: &Fields, name: &[u8], stale_upto: Version) -> bool {
         let limits = self.limits(fields, name);
         let stale = fields.confirmed.0 < limits.stale && limits.stale <= stale_upto.0;
         fields.version.0 < limits.gone || stale
     }
 
-    /// Forgets bans up to these versions: what they bar is nowhere any more.
+    /// Forgets bans up to these versions, because no matching object is left.
     pub(crate) fn forget(&self, gone_upto: Version, stale_upto: Version) {
         let upto = |soft: bool| if soft { stale_upto.0 } else { gone_upto.0 };
         let mut table = self.write();
@@ -472,7 +478,7 @@ impl Bans {
         table.index();
     }
 
-    /// All bans in force, in one order.
+    /// All bans in force, in a fixed order.
     pub(crate) fn lines(&self) -> Vec<BanLine> {
         let table = self.read();
         let line = |((select, soft), state): (&LineKey, &BanState)| BanLine {
@@ -487,7 +493,7 @@ impl Bans {
     }
 }
 
-/// Memory for `bans` bans, as far as there is some; hot objects make room.
+/// Memory for `bans` bans, as far as available; hot objects make room.
 pub(crate) fn reserve(bans: usize, budget: &Budget) -> Vec<Option<Reservation>> {
     (0..bans).map(|_| budget.reserve(BAN_BYTES)).collect()
 }
@@ -538,7 +544,7 @@ impl Table {
         if let Select::Prefix(all) = line.select
             && (all.length == 0 || self.inner.contains_key(&all))
         {
-            // Those that it says too, and more.
+            // Drop the bans that the new ban includes.
             let says = |(select, soft): &LineKey, state: &BanState| {
                 let is_within = all.length == 0 || state.within == all || *select == line.select;
                 is_within && (!line.soft || *soft) && state.version <= line.version
@@ -560,7 +566,7 @@ impl Table {
         }
     }
 
-    /// Takes a ban into what is derived from them.
+    /// Adds a ban to the derived tables.
     fn note(&mut self, select: Select, within: Prefix, soft: bool, version: u64) {
         match select {
             Select::Label(_) if soft => self.any_label.stale = self.any_label.stale.max(version),
@@ -589,7 +595,7 @@ impl Table {
         }
     }
 
-    /// Makes some bans one that takes at least what they took.
+    /// Merges some bans into a ban that matches at least the same objects.
     fn widen(&mut self) {
         let mut counts: HashMap<(Prefix, bool), usize> = HashMap::new();
         for ((_, soft), state) in self.lines.iter().filter(|(_, it)| it.within.length > 0) {
@@ -598,7 +604,7 @@ impl Table {
         let most = counts.into_iter().max_by_key(|(key, count)| (*count, *key));
         let (wide, soft) = match most {
             Some((key, 2..)) => key,
-            // Soft ones first: what they make stale is only asked about.
+            // Soft bans first, because a stale object is only revalidated.
             _ => {
                 let everything = Select::Prefix(EVERYTHING);
                 let soft = |key: &&LineKey| key.1 && key.0 != everything;
@@ -624,10 +630,10 @@ impl Table {
     }
 }
 
-/// What all names begin with.
+/// The prefix of all names.
 const EVERYTHING: Prefix = Prefix { length: 0, hash: 0 };
 
-/// Under which prefix a ban for `prefix` is looked for.
+/// The prefix under which a ban for `prefix` is indexed.
 fn outer(prefix: Prefix, within: Prefix) -> Prefix {
     if within.length < prefix.length {
         within
@@ -653,8 +659,8 @@ impl<'a> NamePrefixes<'a> {
         }
     }
 
-    /// The first `length` bytes, no fewer than last time; `None` beyond the zero byte that ends the
-    /// name.
+    /// The prefix of `length` bytes, no fewer than last time; `None` beyond the zero byte that
+    /// follows the name.
     fn to(&mut self, length: u16) -> Option<Prefix> {
         let end = usize::from(length);
         let in_name = end.min(self.name.len());
@@ -671,7 +677,7 @@ impl<'a> NamePrefixes<'a> {
     }
 }
 
-/// That of no bytes is the same in all stores.
+/// The prefix without bytes is the same in all stores.
 fn prefix(length: u16, hash: u64) -> Prefix {
     match length {
         0 => EVERYTHING,

@@ -29,7 +29,7 @@ impl Clock {
         )
     }
 
-    /// Clocks of the caller's own: monotonic time since some moment, and Unix time.
+    /// Clocks supplied by the caller: monotonic time since an arbitrary moment, and Unix time.
     pub fn new(
         monotone: impl Fn() -> Duration + Send + Sync + 'static,
         unix: impl Fn() -> Duration + Send + Sync + 'static,
@@ -41,13 +41,14 @@ impl Clock {
         }
     }
 
-    /// The same, for time that passes only when the caller lets it, as in a simulation. The writing
-    /// threads write what was put only when they are asked to, by
+    /// As [`Clock::new`], for time that passes only when the caller advances it, as in a
+    /// simulation. The writing threads write pending objects only on request, by
     /// [`Cache::cut_batch`](crate::Cache::cut_batch), [`Cache::flush`](crate::Cache::flush) or a
-    /// purge, so that what they do does not depend on how fast they run. They do not sleep until a
-    /// checkpoint or a sync is due by such a clock: they look at it when they have other work.
-    /// Removes become durable at once, however long the last ones took. Of several devices one
-    /// writes after the other, and `flush` and `cut_batch` wait for all of them.
+    /// purge, so that the result does not depend on how fast the threads run. The threads do not
+    /// sleep until a checkpoint or a sync is due by such a clock: they check it when they have
+    /// other work. Removes become durable at once, however long the last removes took. If there are
+    /// several devices, they write one after the other, and `flush` and `cut_batch` wait for all of
+    /// them.
     pub fn manual(
         monotone: impl Fn() -> Duration + Send + Sync + 'static,
         unix: impl Fn() -> Duration + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! A value that one thread makes and any number of tasks or threads wait for.
+//! A value that is made by one thread while any number of tasks or threads wait for it.
 //!
 //! Needs no async runtime: a plain `Future` for tasks, [`Outcome::wait`] for threads. Used for
 //! reads from disk, removes and flushes.
@@ -15,7 +15,7 @@ use crate::sync::{Condvar, Mutex, MutexGuard};
 struct OutcomeState<T> {
     value: Option<T>,
     wakers: Vec<Waker>,
-    /// Threads that block: without any, no system call is made to wake them.
+    /// Number of blocked threads: if it is 0, no system call is made to wake them.
     blocked: usize,
 }
 
@@ -40,8 +40,8 @@ impl<T> OutcomeCell<T> {
     }
 }
 
-/// The side that makes the value. Dropped without one, it makes the default: no caller waits for
-/// ever.
+/// The side that makes the value. If the promise is dropped without a value, the value is the
+/// default: no caller waits forever.
 pub(crate) struct Promise<T: Default>(Arc<OutcomeCell<T>>);
 
 /// The side that waits; may be cloned.
@@ -60,7 +60,7 @@ impl<T: Default> Promise<T> {
         self.fulfil(value);
     }
 
-    /// Whether the other side is still there.
+    /// Returns true if the other side still exists.
     pub(crate) fn is_awaited(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -87,7 +87,7 @@ impl<T: Default> Drop for Promise<T> {
     }
 }
 
-/// One of several promises that make one outcome: it is good when all of them are.
+/// Part of an outcome that several promises share. The outcome is good if all parts are kept.
 pub(crate) struct OutcomePart {
     whole: Arc<AllParts>,
     kept: bool,
@@ -98,7 +98,7 @@ struct AllParts {
     broken: AtomicBool,
 }
 
-/// As many parts as are asked for, and the outcome of all.
+/// `count` parts, and their common outcome.
 pub(crate) fn parts(count: usize) -> (Vec<OutcomePart>, Outcome<bool>) {
     let (promise, outcome) = promise();
     let whole = Arc::new(AllParts {
@@ -113,7 +113,7 @@ pub(crate) fn parts(count: usize) -> (Vec<OutcomePart>, Outcome<bool>) {
 }
 
 impl OutcomePart {
-    /// Whether the outcome is still there.
+    /// Returns true if the outcome still exists.
     pub(crate) fn is_awaited(&self) -> bool {
         self.whole.promise.as_ref().is_some_and(Promise::is_awaited)
     }
@@ -148,7 +148,7 @@ impl<T: Clone> Outcome<T> {
         }))
     }
 
-    /// Blocks until the value is there.
+    /// Blocks until the value is available.
     pub fn wait(&self) -> T {
         let mut state = self.0.lock();
         loop {
@@ -165,7 +165,7 @@ impl<T: Clone> Outcome<T> {
         }
     }
 
-    /// Blocks until the value is there, at most for `patience`. (Loom knows no time.)
+    /// Blocks until the value is available, at most for `patience`. (Loom has no time.)
     #[cfg(not(all(test, loom)))]
     pub(crate) fn wait_for(&self, patience: std::time::Duration) -> Option<T> {
         let mut state = self.0.lock();

@@ -1,4 +1,4 @@
-//! The settings of a store ([`Config`]). `geometry` turns them into places and sizes.
+//! Store settings ([`Config`]). `geometry` turns them into offsets and sizes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,28 +9,29 @@ use crate::device::Device;
 use crate::format::Family;
 use crate::placement::Placement;
 
-/// How objects are found. `docs/operate/disk-and-memory.md` says which to take when.
+/// Policy for finding objects. `docs/operate/disk-and-memory.md` recommends a policy for each case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyKind {
-    /// Everything in a log, 39 bits of memory a slot on 1 TB: fastest.
+    /// All objects in a log, 39 bits of memory a slot on 1 TB: fastest.
     #[default]
     Log,
-    /// A set-associative table on disk, no memory at all.
+    /// A set-associative table on disk, no memory for an index.
     Set,
-    /// A table on disk with one place for each object, no memory at all: the baseline.
+    /// A table on disk with one place for each object, no memory for an index: the baseline.
     Basic,
-    /// The table of `set`, of which memory knows 11 bits a slot: misses cost no read.
+    /// As `set`, with 11 bits of memory a slot: misses cost no read.
     SetMem,
-    /// The same for the sets used last, a share of all ([`Config::held_share`]); others are read.
+    /// As `set-mem`, only for recently used sets, a configurable share ([`Config::held_share`]);
+    /// other sets are read.
     SetMemLru,
-    /// The log of `log`, with positions in memory only for the objects used last, a share of all
-    /// ([`Config::held_share`]); others take one read more. 31 bits of memory a slot.
+    /// As `log`, with positions in memory only for recently used objects, a configurable share
+    /// ([`Config::held_share`]); other objects cost one more read. 31 bits of memory a slot.
     LogLru,
 }
 
 impl PolicyKind {
-    /// All there are, from least memory to most.
+    /// All policies, from least memory to most.
     pub const ALL: [Self; 6] = [
         Self::Basic,
         Self::Set,
@@ -47,7 +48,7 @@ impl PolicyKind {
         }
     }
 
-    /// Slots in a set of the Disk Table, entries in a row of the index.
+    /// Slots in a Disk Table set, entries in an index row.
     pub(crate) fn ways(self) -> u32 {
         match self {
             Self::Basic => 1,
@@ -55,13 +56,13 @@ impl PolicyKind {
         }
     }
 
-    /// Whether slots are listed in the log before they are written: where memory must know after a
-    /// crash what they hold. (`set-mem-lru` reads a set before it uses it.)
+    /// Returns true if slots are listed in the log before they are written. This is needed if
+    /// memory must know their content after a crash. (`set-mem-lru` reads a set before it uses it.)
     pub(crate) fn keeps_lists(self) -> bool {
         self == Self::SetMem
     }
 
-    /// Its one spelling.
+    /// Policy name, as in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Basic => "basic",
@@ -88,94 +89,94 @@ impl std::str::FromStr for PolicyKind {
     }
 }
 
-/// How many rows of slots a name may be in.
+/// Rows that a name may be in.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// One, as published.
+    /// One row, as published.
     One,
-    /// Two, an insert replacing the oldest of both: a ninth tag bit pays for the second row.
+    /// Two rows; an insert replaces the oldest entry among both. A ninth tag bit pays for the
+    /// second row.
     #[default]
     Two,
 }
 
-/// How files and block devices are read for callers that do not block.
+/// Method for reading files and block devices for callers that do not block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// The kernel by io_uring where it lets us, else threads.
+    /// By io_uring if the kernel allows it, otherwise by threads.
     #[default]
     Auto,
-    /// Threads that block.
+    /// By threads that block.
     Threads,
-    /// The kernel by io_uring; where it refuses (none in it, turned off, filtered away in a
-    /// container), opening is an error.
+    /// By io_uring; if the kernel refuses it (not built in, turned off, filtered by a container),
+    /// opening is an error.
     Uring,
 }
 
-/// What is asked of a store.
+/// Settings for opening or creating a store.
 #[derive(Clone)]
 pub struct Config {
-    /// The files or block devices of the store, 1 to 16; a missing file is made when `size_bytes`
+    /// The files or block devices for the store, 1 to 16; a missing file is created if `size_bytes`
     /// is given. A device that was left out for a while is empty when it returns.
     pub paths: Vec<PathBuf>,
-    /// Size of each device, bytes; that of what is there already if it is not given. A smaller
-    /// store of the log family grows to it and keeps what it has. One of the table family cannot:
-    /// it is refused if it is the only device, and taken as it is beside others. So is a larger
-    /// one.
+    /// Size for each device, bytes; if not given, the current size. A smaller store with a log
+    /// policy grows to this size and keeps all objects. A table store cannot grow: it is refused if
+    /// it is the only device, and keeps the old size if there are others. A larger store is treated
+    /// in the same way.
     pub size_bytes: Option<u64>,
     /// Memory for everything: index, hot objects, pending writes, buffers.
     pub memory_bytes: u64,
-    /// Whether `memory_bytes` limits the whole heap of the process, for a program that is nothing
-    /// but a cache. The heap beyond the cache's own reservations is then set aside from it, up to a
-    /// quarter. Has an effect on Linux only.
+    /// If true, `memory_bytes` limits the process's whole heap, for a program that is only a cache.
+    /// Then the heap beyond the cache's own reservations is set aside, up to a quarter of
+    /// `memory_bytes`. Has an effect only on Linux.
     pub whole_process: bool,
-    /// Limit of the memory for hot objects, in slabs of 64 KiB; 0 for a caller that has a cache in
-    /// memory of its own, or wants to measure the disk.
+    /// Limit for hot object memory, bytes, which is taken in slabs of 64 KiB; 0 for a caller that
+    /// has a memory cache already, or that measures the disk.
     pub hot_bytes_max: u64,
-    /// How objects are found.
+    /// Policy for finding objects.
     pub policy: PolicyKind,
-    /// Candidate rows of a key in the index of `log`. May change from one opening to the next.
+    /// Candidate rows for a key in the `log` index. May change at each open.
     pub rows: Rows,
-    /// Share that memory holds, in 1/100. Of the positions with `log-lru`, in steps of one in eight
-    /// and never all or none; `None`: 50. Of the sets with `set-mem-lru`, at least one in each
-    /// shard; `None`: 40. Above half, `set-mem` takes
-    /// hardly more and holds them all. May change from one
-    /// opening to the next.
+    /// Share in memory, in 1/100. For `log-lru`, the share is over positions, in steps of an eighth
+    /// and never all or none; `None`: 50. For `set-mem-lru`, the share is over sets, at least one
+    /// in each shard; `None`: 40. Above half, `set-mem` takes hardly more memory and holds all
+    /// sets. May change at each open.
     pub held_share: Option<u8>,
-    /// Which part of a name chooses the device. A store that is opened with another one forgets
-    /// what it has.
+    /// The name part that chooses the device. A store that is opened with another placement forgets
+    /// all objects.
     pub placement: Placement,
-    /// Whether `log` and `log-lru` write objects of one group side by side and read them together,
-    /// for 8 more bits a position in memory. May change from one opening to the next.
+    /// If true, `log` and `log-lru` write objects in the same group next to each other and read
+    /// them together, for 8 more bits a position in memory. May change at each open.
     pub grouped: bool,
-    /// Whether `log` keeps objects that are in use when its head reaches them, for 3 more bits a
-    /// slot in memory. May change from one opening to the next.
+    /// If true, `log` keeps recently used objects when the head reaches them, for 3 more bits a
+    /// slot in memory. May change at each open.
     pub readmission: bool,
-    /// Mean size of an object with its metadata; sizes the index and the Disk Table. Only used when
-    /// a store is made.
+    /// Mean object size with metadata; determines the index and Disk Table sizes. Only used when a
+    /// store is created.
     pub object_bytes: u32,
-    /// Size of a slot of the Disk Table, a power of two from 2 KiB to 1 MiB; at least what the
-    /// device reads at once. Names longer than 1,636 bytes take blocks of 4 KiB, and beyond 3,684
-    /// of 8 KiB. `None`: that of the store that is there, 8 KiB in a new one.
+    /// Disk Table slot size, a power of two from 2 KiB to 1 MiB; at least the device's smallest
+    /// read. Names longer than 1,636 bytes need 4 KiB blocks, and beyond 3,684 bytes 8 KiB. `None`:
+    /// unchanged in an existing store, 8 KiB in a new store.
     pub block_bytes: Option<u32>,
-    /// How long a committed object may wait for company in its batch.
+    /// Longest time that a committed object waits for others in the batch.
     pub batch_delay: Duration,
-    /// How often writes are made durable while there are any.
+    /// Interval between syncs while there are unsynced writes.
     pub sync_interval: Duration,
-    /// How long [`crate::Cache::open`] waits for the index before it returns; recovery then
-    /// continues in the background.
+    /// Longest time that [`crate::Cache::open`] waits for the index before it returns; recovery
+    /// then continues in the background.
     pub open_patience: Duration,
     /// The source of time.
     pub clock: Clock,
-    /// How devices that are files are read.
+    /// Method for reading devices that are files.
     pub io: Io,
     /// Use these devices instead of opening `paths`.
     pub devices: Vec<Arc<dyn Device>>,
-    /// Size of a log segment instead of the one that follows from the size of the store.
+    /// Log segment size; by default it depends on the store size.
     pub segment_bytes: Option<u32>,
-    /// Key of the hashes of names in a new store instead of a random one, so that names hash alike
-    /// in every run of a benchmark. With a known key a client can choose names that collide, so a
-    /// store that clients can reach needs `None`. Ignored when a store is opened. The key of the
-    /// MACs on disk is always random: records of an earlier store never verify.
+    /// Key for name hashes in a new store, instead of a random key, so that names hash equally in
+    /// every benchmark run. With a known key a client can choose names that collide, so a store
+    /// that clients can reach needs `None`. Ignored when an existing store is opened. The key for
+    /// MACs on disk is always random, so records from an earlier store never verify.
     pub name_secret: Option<[u8; 16]>,
 }
 
@@ -207,12 +208,12 @@ impl Config {
         }
     }
 
-    /// A store on `device`, for tests and for devices of the caller's own.
+    /// A store on `device`, for tests and for the caller's own devices.
     pub fn on_device(device: Arc<dyn Device>) -> Self {
         Self::on_devices(vec![device])
     }
 
-    /// A store on several devices of the caller's own.
+    /// A store on the caller's own devices.
     pub fn on_devices(devices: Vec<Arc<dyn Device>>) -> Self {
         Self {
             devices,

@@ -1,22 +1,22 @@
-//! Errors, one enum for each undertaking. A miss is never an error, nor is damage found while
+//! Errors, one enum for each operation. A miss is never an error, nor is damage found while
 //! reading.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a store could not be opened or made.
+/// Reason why a store could not be opened or created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The device could not be read, written or made.
+    /// The device could not be read, written or created.
     #[error("cannot use {}", path.display())]
     Device {
         /// The file or device.
         path: PathBuf,
-        /// What the system said.
+        /// Error from the system.
         source: io::Error,
     },
-    /// The file holds something else; nothing was changed.
+    /// The file holds foreign data; nothing was changed.
     #[error("{} is not a HashCache store", path.display())]
     Foreign {
         /// The file or device.
@@ -28,46 +28,46 @@ pub enum OpenError {
         /// The file or device.
         path: PathBuf,
     },
-    /// The file or device ends before its store does.
+    /// The file or device is shorter than the store.
     #[error("{} has {length} bytes, but its store needs {device_bytes}", path.display())]
     Short {
         /// The file or device.
         path: PathBuf,
-        /// Bytes there are.
+        /// Actual size, bytes.
         length: u64,
-        /// Bytes there should be.
+        /// Required size, bytes.
         device_bytes: u64,
     },
-    /// Written by another version of this program.
+    /// The store was written by another version of this program.
     #[error("format version {found}, this build reads 2 to {supported}")]
     Version {
         /// The file or device.
         path: PathBuf,
         /// Version in the superblock.
         found: u32,
-        /// The latest that this build reads, and the one that it writes.
+        /// The latest version that this build can read; also the version that it writes.
         supported: u32,
     },
-    /// Another process has it open.
+    /// Another process has the device open.
     #[error("{} is in use by another process", path.display())]
     Locked {
         /// The file or device.
         path: PathBuf,
     },
-    /// Too small for even one turn of the log.
+    /// Too small for even a single log lap.
     #[error("{size_bytes} bytes are too few for a cache, which needs {needed_bytes}")]
     TooSmall {
-        /// What there is.
+        /// The actual size, bytes.
         size_bytes: u64,
-        /// The least that works with these settings.
+        /// The smallest size that works with these settings.
         needed_bytes: u64,
     },
-    /// The store would be larger than positions in it can say.
+    /// The store would be too large for the position format.
     #[error("a device of {size_bytes} bytes is too large, the maximum is {most_bytes}")]
     TooLarge {
-        /// What was asked for, or what the device has.
+        /// The configured size, or the device's size.
         size_bytes: u64,
-        /// The most that works.
+        /// The largest size that works.
         most_bytes: u64,
     },
     /// The store was made with other settings that cannot change.
@@ -77,12 +77,12 @@ pub enum OpenError {
         path: PathBuf,
         /// The setting.
         field: &'static str,
-        /// Its value in the store.
+        /// Value in the store.
         found: String,
-        /// Its value in the configuration.
+        /// Value in the configuration.
         asked: String,
     },
-    /// The store's slots are smaller than what this disk reads and writes at the least.
+    /// The store's slots are smaller than the smallest read or write on this disk.
     #[error(
         "the store was made with blocks of {block_bytes} bytes, the disk has sectors of \
          {sector_bytes}"
@@ -95,27 +95,27 @@ pub enum OpenError {
         /// Size of a sector: the alignment of direct I/O.
         sector_bytes: usize,
     },
-    /// The store has another size, and cannot be given the one that is asked for.
+    /// The store has another size, and cannot be resized to the configured size.
     #[error("the store has {size_bytes} bytes, not {asked_bytes}: {why}")]
     Size {
         /// The file or device.
         path: PathBuf,
-        /// What the store has.
+        /// Actual size, bytes.
         size_bytes: u64,
-        /// What was asked for.
+        /// Configured size, bytes.
         asked_bytes: u64,
-        /// Why it stays as it is.
+        /// Reason why the size stays.
         why: Resize,
     },
-    /// The index and the least buffers do not fit into the memory allowed.
+    /// The index and the minimal buffers do not fit into the allowed memory.
     #[error("{memory_bytes} bytes of memory are too few, this store needs {needed_bytes}")]
     Memory {
-        /// What was allowed.
+        /// Allowed memory, bytes.
         memory_bytes: u64,
-        /// The least that works.
+        /// The smallest memory that works, bytes.
         needed_bytes: u64,
     },
-    /// The store was opened so often that its versions have come to an end.
+    /// All versions are used up, because the store was opened too often.
     #[error("all versions of the store {} have been given out", path.display())]
     NoVersionsLeft {
         /// The file or device.
@@ -124,40 +124,40 @@ pub enum OpenError {
     /// Too many devices, or none.
     #[error("{count} devices were given, a store has 1 to {most}")]
     Devices {
-        /// How many were named.
+        /// Configured devices.
         count: usize,
-        /// The most a store can have.
+        /// Most devices that a store can have.
         most: usize,
     },
-    /// A device of another store than the others; nothing was changed.
+    /// This device belongs to another store than the others; nothing was changed.
     #[error("{} belongs to another store than {}", path.display(), other.display())]
     OtherStore {
         /// The file or device.
         path: PathBuf,
-        /// One that was named before it.
+        /// A device that is configured before this device.
         other: PathBuf,
     },
-    /// Two devices of a store with one number: they joined it apart from each other. Nothing was
+    /// Two devices of a store have the same number, because they joined it separately. Nothing was
     /// changed.
     #[error("{} and {} were added to the store separately", path.display(), other.display())]
     Twins {
         /// The file or device.
         path: PathBuf,
-        /// One that was named before it.
+        /// A device that is configured before this device.
         other: PathBuf,
     },
-    /// Threads or randomness could not be had.
+    /// The system refused threads or random bytes.
     #[error("the system refused {what}")]
     System {
-        /// What was asked of it.
+        /// The refused resource.
         what: &'static str,
-        /// What it said.
+        /// Error from the system.
         source: io::Error,
     },
 }
 
 impl OpenError {
-    /// The file or device that it is about, if it is about one.
+    /// The file or device that this error is about, if any.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Device { path, .. }
@@ -181,32 +181,32 @@ impl OpenError {
     }
 }
 
-/// Why a store cannot be given another size.
+/// Reason why a store cannot be resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Resize {
-    /// It would be smaller.
+    /// The new size would be smaller.
     #[error("a store cannot shrink")]
     Smaller,
-    /// A place in the Disk Table follows from the size of the table: in one of another size nothing
+    /// An object's slot depends on the Disk Table's size: in a table of another size no object
     /// would be found.
     #[error("a Disk Table cannot grow")]
     Table,
-    /// Its log counts units too small for more.
+    /// The log's units are too small for a larger store.
     #[error("a store can grow to at most {most_bytes} bytes")]
     Above {
-        /// The largest size it can have, bytes.
+        /// The largest possible size, bytes.
         most_bytes: u64,
     },
-    /// There would be no room for another segment and the checkpoints of the larger index.
+    /// There would be no room for another segment and the larger index's checkpoints.
     #[error("the next larger size is {least_bytes} bytes")]
     Between {
-        /// The smallest size that is enough, bytes.
+        /// The smallest sufficient size, bytes.
         least_bytes: u64,
     },
 }
 
-/// Why an object was not stored. The object is then as if never put.
+/// Reason why an object was not stored. The store is then as if the put had not happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PutError {
@@ -214,19 +214,19 @@ pub enum PutError {
     /// ([`crate::Config::block_bytes`]).
     #[error("the name has {length} bytes, but 1 to 4096 are allowed, fewer with small slots")]
     Name {
-        /// Its length, bytes.
+        /// Name length, bytes.
         length: usize,
     },
     /// Metadata longer than [`crate::MAX_METADATA`].
     #[error("the metadata has {length} bytes, but at most 65536 are allowed")]
     Metadata {
-        /// Its length, bytes.
+        /// Metadata length, bytes.
         length: usize,
     },
     /// No memory for writes that wait for the disk.
     #[error("no memory for pending writes")]
     Full,
-    /// The content does not have the length that was announced.
+    /// The content does not have the announced length.
     #[error("{written} of {announced} announced bytes were written")]
     Length {
         /// Bytes written.
@@ -234,7 +234,7 @@ pub enum PutError {
         /// Bytes announced.
         announced: u64,
     },
-    /// A newer put or a remove of the same name came first.
+    /// A newer put, or a remove, of this name was first.
     #[error("a newer version of the object was stored, or the object was removed")]
     Superseded,
     /// The caller chose to continue without storing.
@@ -245,30 +245,30 @@ pub enum PutError {
     OutOfService,
 }
 
-/// Why content of a hit could not be read.
+/// Reason why a hit's content could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The content at this offset is no longer, or was never, in the store.
+    /// The content at this offset is no longer in the store, or never was.
     #[error("content at offset {offset} is not stored")]
     Missing {
-        /// First byte that is missing.
+        /// First missing byte.
         offset: u64,
     },
-    /// The put this reader follows was given up.
+    /// The put that this reader follows was aborted.
     #[error("the write was aborted at offset {offset}")]
     Aborted {
-        /// Bytes that had been written.
+        /// Bytes written before that.
         offset: u64,
     },
 }
 
-/// Why a remove could not be made durable. In memory it is in force all the same.
+/// The remove could not be made durable. In memory it is effective nevertheless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the remove could not be made durable")]
 pub struct RemoveError;
 
-/// The policy keeps objects in the Disk Table, which has no lists of what was written.
+/// The policy stores objects in the Disk Table, which has no lists of written records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the policy `{policy}` keeps no lists of marks; `log` and `log-lru` do")]
 pub struct NoLists {
@@ -276,14 +276,14 @@ pub struct NoLists {
     pub policy: &'static str,
 }
 
-/// Why a scan cannot begin.
+/// Reason why a scan cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScanError {
     /// The policy has no lists.
     #[error(transparent)]
     NoLists(#[from] NoLists),
-    /// The index is not known yet, so the scan would leave out what is stored.
+    /// The index is not complete yet, so the scan would miss stored objects.
     #[error("the index is still being recovered")]
     Recovering,
     /// All devices have failed, or the cache is closed.

@@ -1,8 +1,7 @@
-//! What was built: every size and place in a store ([`Geometry`]), and what memory holds of it
-//! (`index`).
+//! Store layout: all sizes and offsets ([`Geometry`]), and the index size in memory (`index`).
 //!
-//! Invariant: only a `Geometry` can make or open a store, and it can only be had from a `Config`
-//! and a size, or from a superblock; so no code below ever checks a setting again.
+//! Invariant: only a `Geometry` can create or open a store, and a `Geometry` is only built from a
+//! `Config` and a size, or from a superblock; so no code below ever checks a setting again.
 
 mod index;
 #[cfg(test)]
@@ -24,7 +23,7 @@ use crate::key::SHARDS;
 use crate::object::MAX_NAME;
 use crate::policy::WAYS;
 
-/// What was built: every size and place in a store.
+/// All sizes and offsets in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) family: Family,
@@ -45,27 +44,27 @@ pub(crate) struct Geometry {
 }
 
 const GIB: u64 = 1 << 30;
-/// Largest unit of log positions: a record of a few bytes takes one.
+/// Largest log position unit; a record takes at least one unit.
 const UNIT_BYTES_MAX: u64 = 64 << 10;
 /// Positions on disk count units in 32 bits, so this is the largest device: 256 TiB.
 pub(crate) const DEVICE_BYTES_MAX: u64 = (UNIT_BYTES_MAX << 32) - IO_BLOCK as u64;
-/// Room for the two superblocks and what may come beside them.
+/// Room for the two superblocks, and a reserve.
 const FRONT_BYTES: u64 = 64 << 10;
-/// A segment must hold a batch with the largest record and its footer.
+/// A segment must hold a batch with the largest record and a footer.
 const MIN_SEGMENT_BYTES: u64 = 1 << 20;
 const MAX_SEGMENT_BYTES: u64 = 64 << 20;
 /// No object is smaller than a unit.
 const MIN_OBJECT_BYTES: u32 = 512;
-/// Size of slots unless told otherwise.
+/// Default slot size.
 pub(crate) const BLOCK_BYTES: u32 = 8 << 10;
 const BLOCK_BYTES_MIN: u32 = 2 << 10;
 const BLOCK_BYTES_MAX: u32 = 1 << 20;
-/// With fewer segments the log would lose too much of itself when it opens the next one.
+/// With fewer segments the log would lose too large a share when it opens the next segment.
 const MIN_SEGMENTS: u64 = 4;
-/// Slots for each 100 objects of a full log: 95.7 % of them are found then, with 1.076 slots for
-/// each of those.
+/// Slots per 100 objects in a full log: then 95.7 % of the objects are found, with 1.076 slots for
+/// each object found.
 const SLOTS_PER_100_OBJECTS: u64 = 103;
-/// Slots of the Disk Table for each 100 objects of a full store: sets fill unevenly.
+/// Disk Table slots per 100 objects in a full store: more than 100, because sets fill unevenly.
 const TABLE_SLOTS_PER_100_OBJECTS: u64 = 110;
 
 impl Geometry {
@@ -89,8 +88,8 @@ impl Geometry {
             * step;
         let block_bytes = block_bytes(config.block_bytes.unwrap_or(BLOCK_BYTES));
         let object_bytes = config.object_bytes.max(MIN_OBJECT_BYTES);
-        // The larger its ring, the fewer checkpoints do removes cost (`journal`); an opening reads
-        // it whole.
+        // With a larger journal ring, removes cause fewer checkpoints (`journal`); but every open
+        // reads the whole ring.
         let journal = round_up_u64((size / 256).clamp(64 << 10, 1 << 20), IO_BLOCK as u64);
         let (family, ways) = (config.policy.family(), config.policy.ways());
         let set_bytes = u64::from(block_bytes) * u64::from(ways);
@@ -121,7 +120,7 @@ impl Geometry {
             needed_bytes,
         };
         let room = size.checked_sub(table_offset).ok_or(too_small)?;
-        // Sets of a shard must be its own, so each shard has equally many.
+        // Each set belongs to one shard, so all shards have equally many sets.
         let sets = match family {
             Family::Log => 0,
             Family::Table => {
@@ -158,18 +157,18 @@ impl Geometry {
         })
     }
 
-    /// The layout of this store with `size_bytes`, which is more than it has: segments are appended
-    /// to its log, and behind them lie checkpoints of the larger index.
+    /// The layout for this store with a larger `size_bytes`: segments are appended to the log,
+    /// followed by checkpoints for the larger index.
     ///
     /// # Errors
-    /// Why it cannot have that size.
+    /// Reason why the store cannot have that size.
     pub(crate) fn grown(&self, size_bytes: u64) -> Result<Self, Resize> {
         if self.family == Family::Table {
             return Err(Resize::Table);
         }
         let block = IO_BLOCK as u64;
         let size = size_bytes / block * block;
-        // Positions are on disk, in units of this size.
+        // Positions on disk are in units of this size.
         let most_bytes = (u64::from(self.unit_bytes) << 32) - block;
         if size > most_bytes {
             return Err(Resize::Above { most_bytes });
@@ -178,11 +177,11 @@ impl Geometry {
         let shard_rows = rows(size, self.object_bytes);
         let index = IndexShape::largest(self.family, self.ways, shard_rows);
         let checkpoint = checkpoint_parts(size / segment, &index) * PART_BYTES as u64;
-        // All that lies there now stays until the new checkpoint is whole.
+        // The current areas stay until the new checkpoint is complete.
         let log_end = self.log_offset + (self.segments + 1) * segment;
         let least_bytes = self.device_bytes.max(log_end) + 2 * checkpoint;
         if size < least_bytes {
-            // With its own, slightly larger, index.
+            // This size also has a slightly larger index.
             let least_bytes = round_up_u64(least_bytes, block) + 4 * PART_BYTES as u64;
             return Err(Resize::Between { least_bytes });
         }
@@ -196,7 +195,7 @@ impl Geometry {
         })
     }
 
-    /// The layout a superblock describes, if it is one this build could have made.
+    /// The layout in a superblock, if this build could have created it.
     pub(crate) fn from_superblock(sb: &Superblock) -> Option<Self> {
         let geometry = Self {
             family: sb.family,
@@ -237,8 +236,8 @@ impl Geometry {
         superblock.segments = self.segments;
     }
 
-    /// Whether sizes and places make sense. The superblock's checksum has the secret beside it, so
-    /// it tells damage, not a file that somebody made up to crash its reader.
+    /// Returns true if sizes and offsets are valid. The superblock checksum's key is stored beside
+    /// it, so the checksum detects damage, but not a file that was forged to crash its reader.
     fn is_sound(&self) -> bool {
         let (unit, segment) = (u64::from(self.unit_bytes), u64::from(self.segment_bytes));
         let sizes = unit.is_power_of_two()
@@ -269,7 +268,7 @@ impl Geometry {
             (self.table_offset, table),
             (self.log_offset, log),
         ];
-        // Checkpoints of a store that has grown lie behind its log.
+        // If a store has grown, its checkpoints are behind its log.
         let mut areas = areas;
         areas.sort_unstable();
         let mut end = FRONT_BYTES;
@@ -285,7 +284,7 @@ impl Geometry {
         u64::from(self.block_bytes) * u64::from(self.ways)
     }
 
-    /// What a record takes on disk at the least: a slot of the Disk Table.
+    /// Smallest space for a record on disk: a slot in the Disk Table.
     pub(crate) fn slot_bytes(&self) -> u64 {
         match self.family {
             Family::Log => 0,
@@ -293,7 +292,7 @@ impl Geometry {
         }
     }
 
-    /// Entries an index of the log family has room for, places of a Disk Table.
+    /// Entries in a log index, slots in a Disk Table.
     pub(crate) fn slots(&self) -> u64 {
         match self.family {
             Family::Log => self.shard_rows() * SHARDS as u64 * WAYS as u64,
@@ -301,8 +300,7 @@ impl Geometry {
         }
     }
 
-    /// The longest name whose record proves itself in what memory reads first: of a slot, its
-    /// block.
+    /// The longest name that the first read can verify: in a Disk Table, the record's first block.
     pub(crate) fn name_bytes_max(&self) -> usize {
         match self.family {
             Family::Log => MAX_NAME,
@@ -320,8 +318,8 @@ impl Geometry {
         self.segments.saturating_mul(self.segment_units())
     }
 
-    /// The windows of its log: I/O blocks, because a batch begins at one and a read of less costs
-    /// as much. Where units are longer, a window is a unit.
+    /// The log's windows. A window is an I/O block, because batches start at block boundaries and a
+    /// shorter read costs as much. If units are longer, a window is a unit.
     pub(crate) fn windows(&self) -> Windows {
         let units = (IO_BLOCK as u64 / u64::from(self.unit_bytes)).max(1);
         Windows {
@@ -330,7 +328,7 @@ impl Geometry {
         }
     }
 
-    /// Rows in each shard's index: what a policy of this family has at most.
+    /// Rows in each shard's index, for the largest policy in this family.
     fn shard_rows(&self) -> u64 {
         match self.family {
             Family::Log => rows(self.device_bytes, self.object_bytes),
@@ -344,23 +342,24 @@ impl Geometry {
     }
 }
 
-/// Blocks of each of the two areas for bans: as many as all bans need, or a quarter of the
+/// Blocks in each ban area (there are two): enough for all bans, but at most a quarter of the
 /// journal.
 pub(crate) fn bans_blocks(geometry: &Geometry) -> usize {
     let quarter = usize::try_from(geometry.journal_blocks() / 4).unwrap_or(usize::MAX);
     MAX_BANS.div_ceil(BANS_PER_BLOCK).min(quarter)
 }
 
-/// Most bans there is room for.
+/// Most bans that fit.
 pub(crate) fn bans_max(geometry: &Geometry) -> usize {
     MAX_BANS.min(bans_blocks(geometry) * BANS_PER_BLOCK)
 }
 
-/// What the Disk Table takes of `room` bytes, so that it and the log are full at the same number of
-/// objects: each takes a slot, and the log has what does not fit into it.
+/// Bytes for the Disk Table out of `room`, so that table and log are full with the same object
+/// count: each object takes a slot, and the rest, if any, is in the log.
 ///
-/// Sizes are taken to have a Lomax distribution of shape 2 with the mean `object_bytes`: many small
-/// objects and few very large ones. Of that, `mean² / (mean + block)` do not fit into a block.
+/// Sizes are assumed to have a Lomax distribution with shape 2 and mean `object_bytes`: many small
+/// objects and few very large objects. With this distribution, `mean² / (mean + block)` bytes per
+/// object do not fit into a block.
 fn table_bytes(room: u64, object_bytes: u32, block_bytes: u32) -> u64 {
     let (mean, block) = (u64::from(object_bytes), u64::from(block_bytes));
     let slots = block * TABLE_SLOTS_PER_100_OBJECTS / 100;
@@ -369,14 +368,15 @@ fn table_bytes(room: u64, object_bytes: u32, block_bytes: u32) -> u64 {
     u64::try_from(share).expect("no more than the room")
 }
 
-/// A size of slots that can be: a power of two, and most names fit with their header.
+/// A valid slot size for `asked`: a power of two, and most names fit with their header.
 pub(crate) fn block_bytes(asked: u32) -> u32 {
     asked
         .clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX)
         .next_power_of_two()
 }
 
-/// 64 MiB, 16 MiB below 64 GiB; smaller for stores of which that would be too large a share.
+/// 64 MiB, or 16 MiB below 64 GiB; halved while the store has fewer than 32 segments, down to 1
+/// MiB.
 fn segment_bytes(size: u64) -> u64 {
     let wanted = if size >= 64 * GIB { 64 << 20 } else { 16 << 20 };
     let mut segment = wanted;
@@ -386,7 +386,7 @@ fn segment_bytes(size: u64) -> u64 {
     segment
 }
 
-/// 512 bytes as long as 2^32 of them reach, then more.
+/// 512 bytes if 2^32 units are enough, otherwise more.
 fn unit_bytes(size: u64) -> u32 {
     let mut unit = MIN_UNIT as u64;
     while size / unit >= 1 << 32 {
@@ -395,7 +395,7 @@ fn unit_bytes(size: u64) -> u32 {
     u32::try_from(unit).expect("the largest device has units of 64 KiB")
 }
 
-/// Rows of each shard for `size` bytes full of objects.
+/// Rows in each shard for `size` bytes filled with objects.
 fn rows(size: u64, object_bytes: u32) -> u64 {
     let slots = size / u64::from(object_bytes) * SLOTS_PER_100_OBJECTS / 100;
     slots.div_ceil(WAYS as u64 * SHARDS as u64).max(1)

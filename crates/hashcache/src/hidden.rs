@@ -1,30 +1,30 @@
-//! Ranges of keys that lookups do not look for on disk: removes for which there was no memory.
+//! Key ranges that lookups skip on disk: removes that found no memory.
 //!
-//! A remove normally has an entry of its own until the disk shows it. Removes that come faster than
-//! the disk can write would fill memory with such entries, and a thread that handles requests must
-//! not wait for the disk. So beyond the share of removes, a bit hides all names of a range of keys,
-//! until the writer has cleared that range in the Disk Table. The cache forgets more than the name
-//! then, but answers with nothing that was removed.
+//! A remove normally has an entry until the disk shows it. If removes arrive faster than the disk
+//! can write, such entries would fill the memory, and a thread that handles requests must not wait
+//! for the disk. So beyond the memory share for removes, a bit hides all names in a range of keys,
+//! until the writer has cleared that range in the Disk Table. The cache then forgets more names
+//! than necessary, but never returns a removed object.
 //!
-//! Part of a shard, under its lock. Set by `stripe`, cleared by `writer` (Disk Table) or at the end
-//! of recovery (log).
+//! Part of a shard, under that shard's lock. Set by `stripe`, cleared by `writer` (Disk Table) or
+//! when recovery is over (log).
 //!
-//! Invariant: a range is hidden from the remove on until a pass that began later has cleared it and
-//! that is durable. Cost: 1 KiB a shard at most, while any range is hidden.
+//! Invariant: a range is hidden from the remove until a pass that started later has cleared it and
+//! the clearing is durable. Cost: at most 1 KiB a shard, while any range is hidden.
 
 use std::ops::RangeInclusive;
 
 use crate::key::{KeyHash, SHARDS};
 use crate::object::Version;
 
-/// Ranges of all shards, as a power of two. A range of a store of 1 TB has 4 MiB, which take the
-/// writer about a second; one of a store below 8 GiB has a set at most.
+/// Ranges in all shards, as a power of two. On 1 TB a range has 4 MiB, which the writer clears in
+/// about a second; below 8 GiB a range has at most one set.
 const RANGE_BITS: u32 = 18;
-/// Ranges of a shard.
+/// Ranges in a shard.
 pub(crate) const RANGES: usize = (1 << RANGE_BITS) / SHARDS;
 const WORDS: usize = RANGES / 64;
 
-/// Keys that begin with the same [`RANGE_BITS`] bits. All are in the same shard.
+/// Keys with the same first [`RANGE_BITS`] bits. All are in the same shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRange(u64);
 
@@ -33,7 +33,7 @@ impl KeyRange {
         Self(key.high >> (64 - RANGE_BITS))
     }
 
-    /// The range of this number in a shard.
+    /// The range with this number in a shard.
     fn in_shard(shard: usize, number: usize) -> Self {
         Self((shard * RANGES + number) as u64)
     }
@@ -53,8 +53,8 @@ impl KeyRange {
         }
     }
 
-    /// The sets, of `sets` in all, that may hold its keys. The first and the last may hold those of
-    /// its neighbours too.
+    /// The sets, out of `sets`, that may hold keys in this range. The first and the last set may
+    /// also hold keys from the adjacent ranges.
     pub(crate) fn sets(self, sets: u64) -> RangeInclusive<u64> {
         let first = self.first();
         let last = KeyHash {
@@ -64,7 +64,7 @@ impl KeyRange {
         first.set(sets)..=last.set(sets)
     }
 
-    /// Number of the range in its shard.
+    /// The range's number in the shard.
     fn number(self) -> usize {
         usize::try_from(self.0).unwrap_or(0) % RANGES
     }
@@ -74,17 +74,17 @@ impl KeyRange {
     }
 }
 
-/// The shards in the order in which the next range to be cleared is looked for, each with the
-/// lowest number that counts. The search goes on behind the last range: if it always began with the
-/// lowest one, ranges that are hidden again and again would keep the writer from all higher ones.
+/// The shards in search order for the next range to clear, each with the lowest number to consider.
+/// The search continues behind the last range. If it always started at the lowest range, ranges
+/// that are hidden again and again would keep the writer from all higher ranges.
 pub(crate) fn places_behind(last: Option<KeyRange>) -> impl Iterator<Item = (usize, usize)> {
     let (shard, number) = last.map_or((0, 0), |it| (it.shard(), it.number() + 1));
     let first_number = move |n: usize| if n == 0 { number } else { 0 };
-    // The first shard a second time, for its lower numbers.
+    // The first shard a second time, for the lower numbers.
     (0..=SHARDS).map(move |n| ((shard + n) % SHARDS, first_number(n)))
 }
 
-/// A bit for each range of a shard; takes memory only while there is any.
+/// A bit for each range in a shard; allocated only while a bit is set.
 #[derive(Default)]
 struct Bits(Option<Box<[u64; WORDS]>>);
 
@@ -109,7 +109,7 @@ impl Bits {
         }
     }
 
-    /// The lowest number, `from` or higher, of a range that is here and not in `others`.
+    /// The lowest number, `from` or higher, that is in this set and not in `others`.
     fn first(&self, from: usize, others: &Self) -> Option<usize> {
         let words = self.0.as_ref()?;
         (from / 64..WORDS).find_map(|n| {
@@ -130,18 +130,18 @@ impl Bits {
     }
 }
 
-/// The hidden ranges of a shard.
+/// A shard's hidden ranges.
 #[derive(Default)]
 pub(crate) struct HiddenRanges {
-    /// Ranges that the writer has still to clear, and ranges that it is clearing.
+    /// Ranges still to be cleared by the writer, and ranges that it is clearing.
     waiting: Bits,
     clearing: Bits,
-    /// Records below this version are to be cleared.
+    /// Records below this version must be cleared.
     below: Option<Version>,
 }
 
 impl HiddenRanges {
-    /// No record of `range` below `version` is to be found.
+    /// Hides all records in `range` below `version`.
     pub(crate) fn hide(&mut self, range: KeyRange, version: Version) {
         self.waiting.add(range);
         self.below = self.below.max(Some(version));
@@ -160,20 +160,21 @@ impl HiddenRanges {
         self.any_waiting() || self.clearing.0.is_some()
     }
 
-    /// How many there are.
+    /// Number of hidden ranges.
     pub(crate) fn count(&self) -> u64 {
         self.waiting.count() + self.clearing.count()
     }
 
-    /// Below this version records of hidden ranges are to be cleared; `None` if none is hidden.
+    /// Records in hidden ranges must be cleared below this version; `None` if no range is hidden.
     pub(crate) fn below(&self) -> Option<Version> {
         self.below.filter(|_| self.any())
     }
 
-    /// Begins to clear a range of this shard with the number `from` or a higher one, if any is
-    /// hidden: which, and up to which version. If it is hidden again meanwhile, it stays so for
-    /// another pass. That one begins after the `end` of the first: two passes share a bit, so the
-    /// first `end` would unhide what the second has still to clear.
+    /// Starts to clear a hidden range in this shard, with the number `from` or higher. Returns the
+    /// range and the version below which it must be cleared; `None` if there is no such range. If
+    /// the range is hidden again meanwhile, it stays hidden for another pass. That pass starts
+    /// after the first `end`: two passes would share a bit, so the first `end` would unhide records
+    /// that the second pass must still clear.
     pub(crate) fn begin(&mut self, shard: usize, from: usize) -> Option<(KeyRange, Version)> {
         let range = KeyRange::in_shard(shard, self.waiting.first(from, &self.clearing)?);
         self.waiting.remove(range);
@@ -181,7 +182,7 @@ impl HiddenRanges {
         Some((range, self.below?))
     }
 
-    /// `range` is cleared, durably.
+    /// `range` is cleared, and that is durable.
     pub(crate) fn end(&mut self, range: KeyRange) {
         self.clearing.remove(range);
     }

@@ -1,29 +1,29 @@
-//! Hours of Universal Time, which the lists of the log have room for.
+//! Hours of Universal Time, in the short form that fits into the lists in the log.
 //!
-//! A list line has 16 bits for an hour, which is 7.5 years. So it has the hour modulo 65,536, and a
-//! reader takes the hour nearest to its own time.
+//! A list line has 16 bits for an hour, enough for 7.5 years. So it stores the hour modulo 65,536,
+//! and a reader takes the hour nearest to now.
 //!
-//! Called by `cache` when it makes a record, and by `stripe/scan` and `observers` when they give a
-//! line out.
+//! Called by `cache` when it creates a record, and by `stripe/scan` and `observers` when they
+//! return a line.
 //!
-//! Invariant: an hour that is read is never later than the hour that was stored, if it is read by a
-//! right clock within [`RANGE`] of that hour. An hour further away than that is stored as the
-//! farthest one in range.
+//! Invariant: the hour read is never later than the hour stored, if the reader's clock is right and
+//! within [`RANGE`] of that hour. An hour outside the range is stored as the farthest hour in
+//! range.
 
 /// 2020-01-01T00:00Z as Unix time, hours.
 const EPOCH: i64 = 438_288;
-/// How far from now an hour can be when it is stored: three years. A reader takes hours up to 3.7
-/// years from its own time, so an hour is still right when it has been over for that long.
+/// Largest distance from now to a stored hour: three years. A reader accepts hours up to 3.7 years
+/// from now, so an expired hour is still read correctly for that long.
 const RANGE: i64 = 3 * 365 * 24;
-/// What 16 bits count to.
+/// Values in 16 bits.
 const CYCLE: i64 = 1 << 16;
-/// What a line has that does not say an hour.
+/// Value in a line without an hour.
 const UNKNOWN: u16 = 0;
 
 /// A full hour of Universal Time, in 2020 or later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hour {
-    /// From 2020-01-01T00:00Z on; not 0.
+    /// Hours since 2020-01-01T00:00Z; not 0.
     since_2020: u32,
 }
 
@@ -34,7 +34,7 @@ impl Hour {
         Self::since_2020(hours - EPOCH)
     }
 
-    /// When it begins, as Unix time.
+    /// The hour's start, as Unix time.
     pub fn to_unix_seconds(self) -> u64 {
         (EPOCH.unsigned_abs() + u64::from(self.since_2020)) * 3600
     }
@@ -44,7 +44,7 @@ impl Hour {
         Some(Self { since_2020 })
     }
 
-    /// How a record and its list line have `hour`.
+    /// Encodes `hour` for a record and the list line.
     pub(crate) fn to_stored(hour: Option<Self>, unix_millis: u64) -> u16 {
         let Some(hour) = hour else {
             return UNKNOWN;
@@ -54,14 +54,14 @@ impl Hour {
         if hours <= 0 {
             return UNKNOWN;
         }
-        // The hour that would be spelled like an unknown one is stored as the hour before it.
+        // An hour with the code for unknown is stored as the hour before it.
         match u16::try_from(hours % CYCLE) {
             Ok(UNKNOWN) | Err(_) => u16::MAX,
             Ok(stored) => stored,
         }
     }
 
-    /// The hour nearest to now that is `stored` so.
+    /// The hour nearest to now with the code `stored`.
     pub(crate) fn from_stored(stored: u16, unix_millis: u64) -> Option<Self> {
         if stored == UNKNOWN {
             return None;
@@ -77,7 +77,7 @@ impl Hour {
     }
 }
 
-/// Negative before 2020.
+/// Hours since 2020-01-01T00:00Z; negative before.
 fn hours_since_2020(unix_millis: u64) -> i64 {
     i64::try_from(unix_millis / 3_600_000).unwrap_or(i64::MAX / 2) - EPOCH
 }

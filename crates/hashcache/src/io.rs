@@ -1,7 +1,6 @@
 //! The engine's own threads for calls that block on the device.
 //!
-//! Called by `stripe`. A fixed number of threads bounds both memory and the depth of the device's
-//! queue.
+//! Called by `stripe`. A fixed thread count bounds both the memory and the device's queue depth.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,13 +22,13 @@ struct PoolState {
     come: Condvar,
 }
 
-/// Threads that run jobs in the order they came.
+/// Threads that run jobs in arrival order.
 pub(crate) struct Pool {
     shared: Arc<PoolState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Enough to read and check a record; the default of 8 MiB would be address space for nothing.
+/// Enough to read and verify a record; the default, 8 MiB, would waste address space.
 const STACK_BYTES: usize = 256 << 10;
 
 impl Pool {
@@ -49,7 +48,7 @@ impl Pool {
         })
     }
 
-    /// Has `job` run by one of the threads; drops it when the pool is closed.
+    /// Queues `job` for a thread; drops it if the pool is closed.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut jobs = self
             .shared
@@ -63,7 +62,7 @@ impl Pool {
         }
     }
 
-    /// Runs what waits, in the place of a thread.
+    /// Runs all waiting jobs on the caller's thread.
     #[cfg(all(test, loom))]
     pub(crate) fn run_waiting(&self) {
         let next = || self.shared.jobs.lock().unwrap().waiting.pop_front();
@@ -72,7 +71,7 @@ impl Pool {
         }
     }
 
-    /// Drops what waits and joins the threads.
+    /// Drops waiting jobs and joins the threads.
     pub(crate) fn close(&self) {
         let waiting = {
             let mut jobs = self
@@ -87,8 +86,8 @@ impl Pool {
         self.shared.come.notify_all();
         let mut threads = self.threads.lock().expect("no holder of this lock panics");
         for thread in threads.drain(..) {
-            // A job may hold the last handle to the cache: then this is one of the pool's own
-            // threads.
+            // A job may drop the last handle to the cache. Then this is a pool thread, which must
+            // not join itself.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
@@ -113,7 +112,7 @@ fn serve(shared: &PoolState) {
                     .expect("no holder of this lock panics");
             }
         };
-        // Jobs do not panic; if one did, the others must still be served.
+        // Jobs do not panic; if one did, the others must still run.
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
             tracing::error!("a read panicked; its caller gets a miss");
         }

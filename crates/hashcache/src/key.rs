@@ -1,13 +1,12 @@
-//! Hashes of names, the places that follow from them, and checksums of pages; the only module that
-//! hashes with a key.
+//! Name hashes, the places computed from them, and page checksums; the only module that hashes with
+//! a key.
 //!
-//! Everything is keyed with the store's secret. Without a key, a client could choose names that
-//! fall into one row (and push others out), and a body could contain a forged record of another
-//! site.
+//! All hashes use the store's secret. Without a key, a client could choose names that share one row
+//! (and evict other objects), and a body could contain a forged record of another site.
 //! Called by `cache`, `policy` and `format`.
 //!
-//! Invariant: shard, first row, tag, second row and device choice use disjoint bits of the 128. The
-//! bits of the device choice may be those of many names ([`Placement`]); nothing else uses them.
+//! Invariant: shard, first row, tag, second row and device choice use disjoint bits of the 128.
+//! Many names may share the device bits ([`Placement`]); nothing else uses these bits.
 
 mod page_key;
 
@@ -34,8 +33,8 @@ pub(crate) struct KeyHash {
 
 impl Hash for KeyHash {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Maps take the lowest bits as the bucket. Those of `low` choose the device, and all names
-        // of a host may have the same ones.
+        // Maps use the lowest bits as the bucket. The lowest bits in `low` choose the device, and
+        // may be equal for all names on a host.
         state.write_u64(self.high ^ self.low);
     }
 }
@@ -46,28 +45,28 @@ impl KeyHash {
         (self.high >> 58) as usize
     }
 
-    /// First candidate row of `rows` in the shard.
+    /// First candidate row among `rows` rows in the shard.
     pub(crate) fn first_row(self, rows: u32) -> u32 {
         scale(((self.high << 6) >> 32) as u32, rows)
     }
 
-    /// Second candidate row of `rows` in the shard.
+    /// Second candidate row among `rows` rows in the shard.
     pub(crate) fn second_row(self, rows: u32) -> u32 {
         scale((self.low >> 32) as u32, rows)
     }
 
-    /// The set of `sets` in a Disk Table. Uses shard and row bits together, so that the sets of one
-    /// shard are neighbours.
+    /// The set among `sets` sets in a Disk Table. Uses shard and row bits together, so that a
+    /// shard's sets are adjacent.
     pub(crate) fn set(self, sets: u64) -> u64 {
         ((u128::from(self.high) * u128::from(sets)) >> 64) as u64
     }
 
-    /// Eight bytes that differ evenly among keys, also among those of one host's names.
+    /// Eight bytes that are evenly distributed over keys, even over names on the same host.
     pub(crate) fn spread(self) -> [u8; 8] {
         (self.high ^ self.low).to_be_bytes()
     }
 
-    /// What chooses the device.
+    /// The bits that choose the device.
     pub(crate) fn device_bits(self) -> u64 {
         self.low & DEVICE_BITS
     }
@@ -97,23 +96,24 @@ impl KeyHash {
     }
 }
 
-/// In `low`: bits that choose neither shard nor row nor tag.
+/// Bits in `low` that choose neither shard nor row nor tag.
 const DEVICE_BITS: u64 = 0xffff_ffff;
 
-/// `fraction` of 2^32, scaled to `0..n`. A multiplication where a division would cost 20 cycles.
+/// Scales `fraction` of 2^32 to `0..n`. Uses a multiplication, because a division would cost 20
+/// cycles.
 fn scale(fraction: u32, n: u32) -> u32 {
     ((u64::from(fraction) * u64::from(n)) >> 32) as u32
 }
 
-/// What the first bytes of names are hashed with, as many at a time as one likes.
+/// Hasher for name prefixes; it takes any byte count at a time.
 pub(crate) type PrefixHasher = siphasher::sip::SipHasher13;
 
-/// The store's secret: one half keys names, the other records.
+/// The store's secret: one half is the key for names, the other for records.
 #[derive(Clone)]
 pub(crate) struct Secret {
     names: [u8; 16],
     records: [u8; 16],
-    /// Drawn from `records`. Behind a pointer, because it has 2 KiB.
+    /// Derived from `records`. Behind a pointer, because it takes 2 KiB.
     pages: Arc<PageKey>,
     placement: Placement,
 }
@@ -126,7 +126,7 @@ impl Secret {
         Self {
             names,
             records,
-            // No MAC is of so few bytes, so the words are independent of all of them.
+            // No MAC has so few input bytes, so these words do not depend on any MAC.
             pages: Arc::new(PageKey::new(|n| {
                 mac(&records, &[b"page", &n.to_le_bytes()])
             })),
@@ -134,12 +134,12 @@ impl Secret {
         }
     }
 
-    /// The same where `placement` says which part of a name chooses the device.
+    /// As `self`, with a rule for the name part that chooses the device.
     pub(crate) fn placed_by(self, placement: Placement) -> Self {
         Self { placement, ..self }
     }
 
-    /// Where the head of `name` is found.
+    /// Key for the head of `name`.
     pub(crate) fn name(&self, name: &[u8]) -> KeyHash {
         let key = self.whole(name);
         let part = self.placement.part(name);
@@ -160,10 +160,10 @@ impl Secret {
         }
     }
 
-    /// Where span `span` of version `version` of `name` is found.
+    /// Key for span `span` in version `version` of `name`.
     pub(crate) fn span(&self, name: &[u8], version: Version, span: u32) -> KeyHash {
-        // The suffix makes this longer than the longest name, so no name hashes like a span: the
-        // length is part of SipHash's last block, and the bytes differ for shorter names.
+        // The suffix makes this longer than the longest name, so no name hashes like a span:
+        // SipHash's last block contains the length, and the bytes differ for shorter names.
         let mut hasher = SipHasher13::new_with_key(&self.names);
         hasher.write(name);
         hasher.write(&[0xff; 8]);
@@ -177,18 +177,19 @@ impl Secret {
         }
     }
 
-    /// For the first bytes of names. (The other hashes of names have 128 bits: none is the same.)
+    /// Hasher for prefixes. (The other name hashes have 128 bits, so none is equal to a prefix
+    /// hash.)
     pub(crate) fn prefix_hasher(&self) -> PrefixHasher {
         PrefixHasher::new_with_key(&self.names)
     }
 
-    /// That of a label is another one than that of a prefix with the same bytes.
+    /// Label hash; it differs from the prefix hash with the same bytes.
     pub(crate) fn label(&self, label: &[u8]) -> u64 {
         let mut hasher = self.prefix_hasher();
         hasher.write(b"label");
         hasher.write(label);
         hasher.write(&[0xff; 8]);
-        // 0 is no label but any.
+        // 0 means any label.
         hasher.finish().max(1)
     }
 
@@ -197,8 +198,8 @@ impl Secret {
         mac(&self.records, parts)
     }
 
-    /// A checksum of each page of `bytes`. Whoever chooses content cannot choose it so that other
-    /// content has the same one.
+    /// A checksum for each page in `bytes`. An attacker cannot choose content with the same
+    /// checksum as other content.
     pub(crate) fn page_checksums(&self, bytes: &[u8]) -> impl Iterator<Item = u32> {
         self.pages.checksums(bytes)
     }
@@ -218,10 +219,10 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A map keyed by hashes that are random and secret already: hashing them again buys nothing.
+/// A map keyed by hashes that are already random and secret, so hashing them again is unnecessary.
 pub(crate) type KeyMap<V> = HashMap<KeyHash, V, BuildHasherDefault<IdentityHasher>>;
 
-/// Takes the last word written as the hash.
+/// Uses the last written word as the hash.
 #[derive(Default)]
 pub(crate) struct IdentityHasher(u64);
 

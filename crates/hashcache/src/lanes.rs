@@ -1,20 +1,21 @@
 //! Lanes: copies of the state that every answer from memory writes to, one copy for a few threads.
 //!
-//! A processor that writes to a cache line invalidates it for all others, and loading it again
-//! takes longer than the rest of the answer. So what is written on the way to an answer (counts,
-//! locks that readers share) exists several times, and each thread uses its own.
+//! A processor that writes to a cache line invalidates it for all other processors, and loading it
+//! again takes longer than the rest of the answer. Therefore state that is written for each answer
+//! (counters, locks that readers share) exists several times, and each thread uses the copy in the
+//! thread's lane.
 //!
-//! Invariant: a thread keeps its lane until it ends. Threads are spread: a new one takes the lane
-//! with the fewest.
-//! Cost: 128 bytes or more a lane, [`count`] of them.
+//! Invariant: a thread keeps its lane until it exits. Threads are spread: a new thread takes the
+//! lane with the fewest threads.
+//! Cost: 128 bytes or more a lane; there are [`count`] lanes.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// One of each, for each lane.
+/// One `T` for each lane.
 pub(crate) struct Lanes<T>(Box<[Lane<T>]>);
 
-/// On cache lines of its own; processors fetch them in pairs.
+/// Each lane has separate cache lines; processors fetch them in pairs.
 #[repr(align(128))]
 #[derive(Default)]
 struct Lane<T>(T);
@@ -24,12 +25,12 @@ impl<T> Lanes<T> {
         Self((0..count()).map(|_| Lane(make())).collect())
     }
 
-    /// That of this thread.
+    /// The `T` of this thread's lane.
     pub(crate) fn own(&self) -> &T {
         &self.0[own()].0
     }
 
-    /// All, always in the same order.
+    /// The values of all lanes, always in the same order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter().map(|lane| &lane.0)
     }
@@ -41,21 +42,21 @@ impl<T: Default> Default for Lanes<T> {
     }
 }
 
-/// An `Arc` whose references are counted once a lane, so that threads of different lanes that clone
+/// An `Arc` with one reference count for each lane, so that threads in different lanes that clone
 /// and drop handles write to different cache lines. The value lives until the last handle of any
-/// lane is gone.
+/// lane is dropped.
 ///
-/// A clone counts where its original does: [`LaneArc::of_this_thread`] gives a handle that counts
-/// in the lane of the calling thread.
+/// A clone uses the same counter as the original: [`LaneArc::of_this_thread`] returns a handle that
+/// counts in the lane of the calling thread.
 pub(crate) struct LaneArc<T>(Arc<LaneCount<T>>);
 
-/// The target of the handles that count in one place. Aligned so that the count, which the `Arc`
-/// puts before it, has a cache line to itself: handles in other lanes only read what lies beside
-/// it.
+/// The target of the handles that share a counter. Aligned so that the counter, which the `Arc`
+/// puts before this value, has a cache line to itself: handles in other lanes only read the fields
+/// here.
 #[repr(align(64))]
 struct LaneCount<T> {
     value: Arc<T>,
-    /// One handle for each lane; none in those handles themselves.
+    /// A handle for each lane; empty in those handles themselves.
     of_lanes: Box<[LaneArc<T>]>,
 }
 
@@ -70,12 +71,13 @@ impl<T> LaneArc<T> {
         Self(Arc::new(LaneCount { value, of_lanes }))
     }
 
-    /// A handle that counts in the lane of this thread; a clone where this is of a lane itself.
+    /// A handle that counts in the lane of this thread. A handle that belongs to a lane already is
+    /// only cloned.
     pub(crate) fn of_this_thread(&self) -> Self {
         self.0.of_lanes.get(own()).unwrap_or(self).clone()
     }
 
-    /// This handle, for an owner that need not know the value's type.
+    /// This handle, for an owner that does not need to know the type of the value.
     pub(crate) fn into_any(self) -> Arc<dyn Send + Sync>
     where
         T: Send + Sync + 'static,
@@ -83,7 +85,7 @@ impl<T> LaneArc<T> {
         self.0
     }
 
-    /// What the counts take in memory, beside the value.
+    /// Memory of the counters, without the value.
     pub(crate) fn counts_bytes() -> u64 {
         let one = 2 * align_of::<LaneCount<T>>() + size_of::<Self>();
         ((count() + 1) * one) as u64
@@ -104,7 +106,7 @@ impl<T> Deref for LaneArc<T> {
     }
 }
 
-/// Most lanes there are. More threads than that share them.
+/// Maximum number of lanes. More threads than that share lanes.
 pub(crate) const LANES_MAX: usize = 16;
 
 #[cfg(not(all(test, loom)))]
@@ -116,8 +118,8 @@ mod threads {
 
     use super::LANES_MAX;
 
-    /// How many lanes there are: two for each processor, because threads of ours that seldom answer
-    /// take theirs too.
+    /// Number of lanes: two for each processor, because engine threads that seldom answer take
+    /// lanes too.
     pub(crate) fn count() -> usize {
         static COUNT: OnceLock<usize> = OnceLock::new();
         *COUNT.get_or_init(|| {
@@ -128,7 +130,7 @@ mod threads {
 
     /// The lane of this thread, below [`count`].
     pub(crate) fn own() -> usize {
-        // A thread that is ending has given its lane back, and may use any.
+        // A thread that is exiting has given its lane back, and may use any.
         OWN.try_with(|own| own.lane).unwrap_or(0)
     }
 
@@ -136,10 +138,10 @@ mod threads {
         static OWN: OwnLane = OwnLane::take();
     }
 
-    /// Threads in each lane.
+    /// Number of threads in each lane.
     static THREADS: Mutex<[usize; LANES_MAX]> = Mutex::new([0; LANES_MAX]);
 
-    /// The lane of a thread, given back when the thread ends.
+    /// The lane of a thread, given back when the thread exits.
     struct OwnLane {
         lane: usize,
     }
@@ -165,7 +167,7 @@ mod threads {
 #[cfg(all(test, loom))]
 pub(crate) use model::{count, own, take};
 
-/// In a model there are two lanes, and a thread says which is its own.
+/// A loom model has two lanes, and a thread sets its own lane.
 #[cfg(all(test, loom))]
 mod model {
     use std::cell::Cell;
@@ -182,7 +184,7 @@ mod model {
         LANE.with(Cell::get)
     }
 
-    /// From now on `lane` is that of this thread.
+    /// Sets the lane of this thread.
     pub(crate) fn take(lane: usize) {
         LANE.with(|own| own.set(lane));
     }
@@ -209,7 +211,7 @@ mod tests {
         assert!(lanes.iter().all(|lane| *lane < count()));
         lanes.sort_unstable();
         lanes.dedup();
-        // Other tests have threads at the same time, which may end and leave their lanes meanwhile.
+        // Other tests run threads at the same time, which may exit and leave their lanes meanwhile.
         assert!(lanes.len() > 1 || count() == 1, "all in lane {lanes:?}");
     }
 }

@@ -1,8 +1,8 @@
-//! HashCache: a cache storage engine. Names in, bytes out.
+//! HashCache: a cache storage engine that maps names to bytes.
 //!
 //! The disk is a hash table or a log; memory holds 0 to 54 bits per object. After a crash, a lookup
 //! returns a whole object that was committed under that very name, or it misses. The cache may
-//! forget; it never lies.
+//! forget an object, but never returns a wrong object.
 //!
 //! ```
 //! use hashcache::{Cache, Config, Put};
@@ -21,13 +21,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Only calls named `wait`, reads by [`std::io::Read`], [`Reader::read_to_vec`], steps of a
-//! [`Scan`], [`Cache::open`] and [`Cache::close`] block. Answers from memory are immediate. Answers
-//! from disk are plain [`std::future::Future`]s, completed by the engine's own threads:
+//! Only calls named `wait`, reads by [`std::io::Read`], [`Reader::read_to_vec`], [`Scan`] steps,
+//! [`Cache::open`] and [`Cache::close`] block. Results from memory are immediate. Results from disk
+//! are plain [`std::future::Future`]s, completed by the engine's own threads:
 //! `cache.get(name).await` works with any async runtime. More in `examples/`: ranges, removal by
-//! label, an own device, a list of what is stored.
+//! label, an own device, a list of stored objects.
 
-// What is asked for, and what is built.
+// Configuration and layout.
 mod clock;
 mod config;
 mod error;
@@ -37,11 +37,11 @@ mod object;
 pub mod plan;
 mod stats;
 
-// The face.
+// Public interface.
 mod cache;
 mod measure;
 
-// Names to places.
+// From names to places on disk.
 mod address;
 mod bans;
 mod hidden;
@@ -54,7 +54,7 @@ mod policy;
 mod shard;
 mod shared;
 
-// Places to bytes.
+// From places on disk to bytes.
 mod disk;
 mod record;
 mod store;
@@ -62,7 +62,7 @@ mod stripe;
 mod write_queue;
 mod writer;
 
-// What lies beneath.
+// Foundations.
 mod completion;
 pub mod device;
 mod format;

@@ -1,12 +1,12 @@
-//! The devices of an open store: which stripe a name belongs to, which versions were given out, and
-//! how the store continues when a device fails.
+//! An open store's devices: maps names to stripes, assigns versions, and lets the store continue
+//! when a device fails.
 //!
-//! `cache` asks it for owners, `stripe` for versions and whether a record counts, `writer` tells it
-//! that its device has failed.
+//! Called by `cache` for owners, by `stripe` for versions and to check if a record counts, and by
+//! `writer` when the device has failed.
 //!
-//! Invariant: names of a device that failed have no owner but it until every other device has the
-//! new membership on disk. From then on nothing that lies on it counts, so all removes hold.
-//! Cost: a load for a store on one device.
+//! Invariant: names on a failed device have no other owner until every other device has the new
+//! membership on disk. After that no record on the failed device counts, so all removes hold.
+//! Cost: one atomic load for a store on one device.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -21,36 +21,36 @@ use crate::stats::Health;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::write_queue::Queue;
 
-/// A device that takes part: whether it is in service, and how its writing thread is asked for a
-/// superblock.
+/// A device in the store: health, and the queue on which the writing thread receives superblock
+/// requests.
 pub(crate) struct Peer {
     pub(crate) health: Arc<DeviceHealth>,
     pub(crate) queue: Weak<Queue>,
 }
 
-/// Versions set aside at each opening: no version is given out twice, even after a crash.
+/// Versions reserved at each open, so that no version is assigned twice, even after a crash.
 pub(crate) const VERSIONS_RESERVED: u64 = 1 << 40;
 
 /// See the module's head.
 pub(crate) struct Members {
-    /// Of each stripe, in the order of stripes.
+    /// One for each stripe, in stripe order.
     devices: Vec<Member>,
-    /// A bit for each stripe that names belong to.
+    /// A bit for each stripe that owns names.
     live: AtomicU64,
     next_version: AtomicU64,
-    /// The first version of this opening.
+    /// The first version assigned after this open.
     first_version: u64,
     history: RwLock<History>,
-    /// Serial of the last durable superblock of each device that is known.
+    /// The last durable superblock's serial, for each known device.
     serials: Mutex<BTreeMap<u16, u64>>,
-    /// In the order of `devices`.
+    /// In the same order as `devices`.
     peers: OnceLock<Vec<Peer>>,
     /// Held while the history is changed.
     change: Mutex<()>,
 }
 
 impl Members {
-    /// All of `devices` take part, as `history` says they do.
+    /// All `devices` take part, as in `history`.
     pub(crate) fn new(devices: Vec<Member>, history: History, next_version: u64) -> Self {
         let live = devices
             .iter()
@@ -68,19 +68,19 @@ impl Members {
         }
     }
 
-    /// How many devices take part.
+    /// Number of devices.
     pub(crate) fn count(&self) -> NonZeroU64 {
         NonZeroU64::new(self.devices.len() as u64).unwrap_or(NonZeroU64::MIN)
     }
 
-    /// The devices, in their order; once, before any of them is used.
+    /// Sets the devices, in order. Called once, before any device is used.
     pub(crate) fn join(&self, peers: Vec<Peer>) {
         debug_assert_eq!(peers.len(), self.devices.len());
         let joined = self.peers.set(peers);
         debug_assert!(joined.is_ok());
     }
 
-    /// Number of the stripe that `key` belongs to.
+    /// The stripe that owns `key`.
     pub(crate) fn owner(&self, key: KeyHash) -> usize {
         let live = self.live.load(Ordering::Acquire);
         if live.count_ones() <= 1 {
@@ -96,22 +96,22 @@ impl Members {
         best.map_or(0, |(n, _)| n)
     }
 
-    /// Whether the stripe of this number takes part.
+    /// Returns true if stripe `n` takes part.
     pub(crate) fn is_live(&self, n: usize) -> bool {
         self.live.load(Ordering::Acquire) & (1 << n) != 0
     }
 
-    /// Whether what `device` holds of `key` under `version` counts.
+    /// Returns true if a record on `device` for `key` with `version` counts.
     pub(crate) fn counts(&self, key: KeyHash, version: Version, device: u16) -> bool {
         self.read().counts(key, version.0, device)
     }
 
-    /// The version from which on `device` has taken part without a break.
+    /// The version since which `device` has taken part without a break.
     pub(crate) fn since(&self, device: u16) -> u64 {
         self.read().since(device)
     }
 
-    /// For the superblocks.
+    /// The history, for the superblocks.
     pub(crate) fn history(&self) -> History {
         self.read().clone()
     }
@@ -122,14 +122,15 @@ impl Members {
 
     // -- superblocks ---------------------------------------------------------------------------
 
-    /// A superblock of `device` with this serial is durable: the others are to remember it.
+    /// A superblock on `device` with this serial is durable: the other superblocks must store the
+    /// serial.
     pub(crate) fn superblock_is_durable(&self, device: u16, serial: u64) {
         let mut serials = self.lock_serials();
         let known = serials.entry(device).or_insert(serial);
         *known = serial.max(*known);
     }
 
-    /// For the superblocks: the last durable serial of each device.
+    /// Each device's last durable serial, for the superblocks.
     pub(crate) fn heard(&self) -> BTreeMap<u16, u64> {
         self.lock_serials().clone()
     }
@@ -148,12 +149,12 @@ impl Members {
         self.next_version.load(Ordering::Relaxed)
     }
 
-    /// The first version of this opening: all that was put before has a lower one.
+    /// The first version assigned after this open: every earlier put has a lower version.
     pub(crate) fn first_version(&self) -> u64 {
         self.first_version
     }
 
-    /// Recovery found `version` given out.
+    /// Recovery found that `version` was already assigned.
     pub(crate) fn version_was_drawn(&self, version: u64) {
         self.next_version
             .fetch_max(version.saturating_add(1), Ordering::Relaxed);
@@ -161,12 +162,12 @@ impl Members {
 
     // -- leaving -------------------------------------------------------------------------------
 
-    /// The other devices continue without those that have failed. Blocks until all of them have
-    /// that on disk; false when there is no other.
+    /// Continues without the failed devices. Blocks until all other devices have the new membership
+    /// on disk; false if there is no other device.
     ///
-    /// Called by the writing thread of a device that has failed, when nothing of it can become hot
-    /// or pending any more and its queue takes no more requests: two that fail at once would wait
-    /// for each other otherwise.
+    /// Called by a failed device's writing thread, after it made sure that no object there can
+    /// become hot or pending any more and that its queue takes no more requests. Otherwise two
+    /// devices that fail at the same time would wait for each other.
     pub(crate) fn go_on(&self) -> bool {
         let _turn = self.change.lock().expect("no holder of this lock panics");
         loop {
@@ -175,7 +176,8 @@ impl Members {
                 return false;
             }
             let members = staying.iter().map(|(n, _)| self.devices[*n]).collect();
-            // Records on devices that stay count as before: these devices keep the names they own.
+            // Records on the remaining devices count as before, because these devices keep their
+            // names.
             self.history
                 .write()
                 .expect("no holder of this lock panics")
@@ -188,7 +190,7 @@ impl Members {
                     outcome
                 })
                 .collect();
-            // One that fails meanwhile drops its promise, and is not asked again.
+            // A device that fails meanwhile drops its promise, and is left out in the next round.
             if asked.iter().all(|outcome| outcome.wait()) {
                 let live = staying.iter().fold(0, |live, (n, _)| live | 1 << n);
                 self.live.store(live, Ordering::Release);

@@ -1,59 +1,59 @@
-//! Which devices made up a store, from which version on, and which of them a name belongs to.
+//! A store's devices for each version range, and the device that owns a name.
 //!
 //! Pure: no I/O, no clock. Called by `members`, `store/device` and `format`.
 //!
-//! A name belongs to one device by weighted rendezvous: each device draws a number for the name and
-//! the best one wins, so a device that joins or leaves moves only the names that it wins or had
-//! won. The numbers are integers throughout: every build on every machine finds the same owner.
-//! They follow from the key hash alone, in which `key` has the bits of the part of the name that
-//! the store's placement takes.
+//! Weighted rendezvous hashing maps a name to one device: each device draws a number for the name
+//! and the best number wins. So a device that joins or leaves moves only the names that it wins or
+//! had won. All numbers are integers, so every build on every machine finds the same owner. They
+//! depend only on the key hash, in which `key` stores the bits from the name part that the store's
+//! placement selects.
 //!
-//! Invariant: what a device holds under a version counts only if the device was the owner under
-//! every membership from that version to now. Otherwise an object that was replaced or removed
-//! while the device was away, or while the name belonged to another device, would return.
-//! Cost: 32 multiplications a device, for stores on several.
+//! Invariant: a record counts only if its device was the owner under every membership from the
+//! record's version to now. Otherwise an object that was replaced or removed while the device was
+//! away, or while the name had another owner, would return.
+//! Cost: 32 multiplications a device, for stores on several devices.
 
 use std::collections::BTreeSet;
 
 use crate::key::KeyHash;
 
-/// Memberships that are remembered; records from before the oldest do not count any more.
+/// Stored memberships; records from before the oldest do not count any more.
 pub(crate) const MEMBERSHIPS_MAX: usize = 32;
-/// Devices at a time.
+/// Most devices at a time.
 pub(crate) const DEVICES_MAX: usize = 16;
-/// Devices that the remembered memberships may name in all.
+/// Most devices in all stored memberships together.
 pub(crate) const DEVICES_KNOWN_MAX: usize = 64;
 
-/// A device that takes part, and its share.
+/// A device in a store, with a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Member {
     pub(crate) id: u16,
-    /// Bytes of the store that lie on it.
+    /// Store bytes on this device.
     pub(crate) weight: u64,
 }
 
-/// The members from a version on.
+/// The members since a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Membership {
     pub(crate) first: u64,
-    /// By their ids.
+    /// Sorted by id.
     pub(crate) members: Vec<Member>,
 }
 
-/// The memberships of a store, the oldest first; there is always one but by default.
+/// A store's memberships, oldest first; never empty, except by `Default`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct History {
     memberships: Vec<Membership>,
 }
 
 impl History {
-    /// A new store's.
+    /// A new store's history.
     pub(crate) fn new(members: Vec<Member>) -> Self {
         Self::from_parts(vec![Membership { first: 0, members }])
             .expect("ids of a new store are given out in turn")
     }
 
-    /// What a superblock says; `None` if that cannot be.
+    /// Builds a history from a superblock; `None` if the memberships are not valid.
     pub(crate) fn from_parts(mut memberships: Vec<Membership>) -> Option<Self> {
         for membership in &mut memberships {
             membership.members.sort_unstable();
@@ -75,7 +75,7 @@ impl History {
         &self.memberships
     }
 
-    /// The members now.
+    /// The current members.
     pub(crate) fn members(&self) -> &[Member] {
         &self.tip().members
     }
@@ -84,14 +84,14 @@ impl History {
         self.memberships.last().expect("a history is never empty")
     }
 
-    /// All devices that any membership names.
+    /// All devices in any membership.
     pub(crate) fn known(&self) -> BTreeSet<Member> {
         let members = self.memberships.iter().flat_map(|it| &it.members);
         members.copied().collect()
     }
 
-    /// An id that no device has, as far as this store knows. `drawn` at random: a device that
-    /// joined another part of the store while that was used apart is not likely to have it.
+    /// An id that no device has, as far as this store knows. `drawn` is random: if another part of
+    /// the store was used separately, a device that joined it is unlikely to have this id.
     pub(crate) fn new_id(&self, present: &[u16], drawn: u16) -> u16 {
         let known = self.known().into_iter().map(|it| it.id);
         let taken: BTreeSet<u16> = known.chain(present.iter().copied()).collect();
@@ -102,8 +102,8 @@ impl History {
         id
     }
 
-    /// From version `first` on, which must not have been drawn yet, `members` take part. Changes
-    /// nothing if they do already.
+    /// Makes `members` the membership from version `first` on, which must not have been drawn yet.
+    /// Changes nothing if they are the members already.
     pub(crate) fn change(&mut self, first: u64, mut members: Vec<Member>) {
         members.sort_unstable();
         if members == self.members() {
@@ -116,8 +116,9 @@ impl History {
         }
     }
 
-    /// The same where what lies on the devices `away` does not count: they were rolled back, which
-    /// is as if they had left and joined again. Returns a version from which on all of this holds.
+    /// As [`History::change`], but records on the devices `away` do not count: these devices were
+    /// rolled back, and are treated as if they had left and joined again. Returns a version from
+    /// which all this holds.
     pub(crate) fn change_without(&mut self, first: u64, away: &[u16], members: Vec<Member>) -> u64 {
         if away.is_empty() {
             self.change(first, members);
@@ -135,7 +136,7 @@ impl History {
         back
     }
 
-    /// Whether what `device` holds of `key` under `version` counts.
+    /// Returns true if a record on `device` for `key` with `version` counts.
     pub(crate) fn counts(&self, key: KeyHash, version: u64, device: u16) -> bool {
         for membership in self.memberships.iter().rev() {
             if owner(&membership.members, key) != device {
@@ -148,21 +149,22 @@ impl History {
         false
     }
 
-    /// The version from which on `device` has taken part without a break; what it holds from before
-    /// counts for nothing.
+    /// The version since which `device` has taken part without a break; records from before do not
+    /// count.
     pub(crate) fn since(&self, device: u16) -> u64 {
         let takes_part = |it: &&Membership| it.members.iter().any(|member| member.id == device);
         let rest = self.memberships.iter().rev().take_while(takes_part);
         rest.last().map_or(u64::MAX, |it| it.first)
     }
 
-    /// The history that holds, of those that the devices at hand carry; nothing if there are none.
+    /// Chooses the valid history among those on the present devices; nothing if there is no device.
     ///
-    /// A membership is written to all of its members before any version is given out under it. So
-    /// one that a member at hand does not carry was never in force, and is struck off. Of what is
-    /// left the longest holds if the others are parts of it: it knows of all that was in force. If
-    /// they are not, parts of the store were used apart from each other, and what one part
-    /// replaced or removed lies on the other still: then nothing that was put before counts.
+    /// A membership is written to all members before any version is assigned under it. So a
+    /// membership was never in force if a present member does not have it, and it is dropped. After
+    /// that the longest history is valid if the others are parts of it, because it knows all
+    /// memberships that were in force. Otherwise parts of the store were used separately, and one
+    /// part may still have objects that another part replaced or removed: then no earlier record
+    /// counts.
     pub(crate) fn choose(carried: &[(u16, Self)]) -> Option<Chosen> {
         let refuted = |it: &Membership| {
             carried.iter().any(|(device, history)| {
@@ -188,7 +190,7 @@ impl History {
         })
     }
 
-    /// Whether `longer` continues where this ends, as far as both remember.
+    /// Returns true if `longer` continues this history, as far as both remember.
     fn is_part_of(&self, longer: &Self) -> bool {
         let end = longer.memberships.iter().position(|it| it == self.tip());
         end.is_some_and(|end| {
@@ -198,7 +200,7 @@ impl History {
         })
     }
 
-    /// From version `first` on `members` take part, and nothing from before counts.
+    /// Makes `members` the membership from version `first` on; no earlier record counts.
     pub(crate) fn begin_anew(&mut self, first: u64, mut members: Vec<Member>) {
         members.sort_unstable();
         self.memberships = vec![Membership { first, members }];
@@ -208,13 +210,13 @@ impl History {
 /// See [`History::choose`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Chosen {
-    /// It tells all.
+    /// The history knows all memberships.
     Whole(History),
-    /// Parts of the store were used apart from each other; this is what one of them knows.
+    /// Parts of the store were used separately; this is a part's history.
     Apart(History),
 }
 
-/// The device that `key` belongs to among `members`, of which there is at least one.
+/// The device that owns `key` among `members`, which is not empty.
 pub(crate) fn owner(members: &[Member], key: KeyHash) -> u16 {
     match members {
         [one] => one.id,
@@ -226,11 +228,11 @@ pub(crate) fn owner(members: &[Member], key: KeyHash) -> u16 {
     }
 }
 
-/// Which of two wins the name. Each draws a number evenly distributed in (0, 1); the one with the
-/// least −log(number) / weight wins, which makes its chance proportional to its weight.
+/// Returns the device that wins the name. Each device draws a number evenly distributed in (0, 1);
+/// the lower −log(number) / weight wins, which makes a device's chance proportional to its weight.
 pub(crate) fn better(one: Member, other: Member, key: KeyHash) -> Member {
     let cost = |it: Member, weight: u64| u128::from(draw(key, it.id)) * u128::from(weight);
-    // Crosswise, so that nothing is divided; the lower id wins a tie whatever the order.
+    // Multiplied crosswise, to avoid a division; the lower id wins a tie in any argument order.
     let (first, second) = (cost(one, other.weight), cost(other, one.weight));
     match first.cmp(&second) {
         std::cmp::Ordering::Less => one,
@@ -244,8 +246,8 @@ fn draw(key: KeyHash, device: u16) -> u64 {
     let bits = key.device_bits() | (u64::from(device) << 32);
     let number = mix(bits) | 1;
     let whole = u64::from(number.leading_zeros());
-    // The mantissa in [1, 2), as a fixed point of 63 bits; squaring it doubles its logarithm, which
-    // gives the bits one by one.
+    // The mantissa in [1, 2), as a 63-bit fixed point number. Squaring it doubles the logarithm,
+    // which yields the bits one by one.
     let mut mantissa = number << whole;
     let mut fraction: u64 = 0;
     for _ in 0..32 {
@@ -258,7 +260,7 @@ fn draw(key: KeyHash, device: u16) -> u64 {
             mantissa = low(square);
         }
     }
-    // log2 of the number is 64 − 1 − whole + fraction; that of 2^64, which would be 1, is 64.
+    // log2 of the number is 64 − 1 − whole + fraction; log2 of 2^64, which stands for 1, is 64.
     (((whole + 1) << 32) - fraction).max(1)
 }
 
@@ -266,7 +268,7 @@ fn low(wide: u128) -> u64 {
     u64::try_from(wide & u128::from(u64::MAX)).unwrap_or(u64::MAX)
 }
 
-/// The finalizer of SplitMix64: every bit of the input moves half of those of the output.
+/// The finalizer of SplitMix64: every input bit changes half the output bits.
 fn mix(mut bits: u64) -> u64 {
     bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,10 +1,10 @@
-//! What threads do to one stripe at the same time, in every order that a few preemptions allow.
+//! Loom models: threads work on one stripe at the same time, in every order with a few preemptions.
 //!
-//! The stripe, its shards, hot objects, log and writer are the real ones, without their threads:
-//! the threads of a model do what those would. `cargo xtask loom` runs them.
+//! The stripe, its shards, hot objects, log and writer are real, but their threads are not started:
+//! the threads in a model do that work. `cargo xtask loom` runs the models.
 //!
-//! Invariant: what a model does depends on nothing but the order that loom chooses. Reference
-//! counts and the queue are not among what it watches.
+//! Invariant: a model depends only on the order that loom chooses. Loom does not track reference
+//! counts and the queue.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ use crate::store;
 use crate::stripe::{Accepted, Recalled, Stripe, StripeLookup};
 use crate::writer::DeviceWriter;
 
-/// Tries `model` in every order of steps with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for
-/// another number): one fault that was made on purpose needs as many as that.
+/// Tries `model` in every order with at most three preemptions (`LOOM_MAX_PREEMPTIONS` for another
+/// number): a fault that was inserted on purpose needs three to be found.
 fn try_all(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(3));
@@ -39,19 +39,19 @@ fn try_all(model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-// -- what the models do -----------------------------------------------------------------------
+// -- helpers for the models -------------------------------------------------------------------
 
 struct Store {
     stripe: Arc<Stripe>,
     device_writer: DeviceWriter,
 }
 
-/// A store whose log is begun, so that the next batch opens no segment.
+/// A store with an open log segment, so that the next batch opens no segment.
 fn store(policy: PolicyKind, hot_bytes_max: u64) -> Store {
     let config = Config {
         policy,
         hot_bytes_max,
-        // One set a shard.
+        // One set in each shard.
         held_share: Some(1),
         memory_bytes: 32 << 20,
         segment_bytes: Some(1 << 20),
@@ -126,7 +126,7 @@ fn put(stripe: &Stripe, name: &str) -> Version {
     token.version
 }
 
-/// Looks for an object, and reads what has to be read. Returns its version.
+/// Looks up an object, and reads from disk if necessary. Returns the version found.
 fn get(stripe: &Arc<Stripe>, name: &str) -> Option<Version> {
     let key = key(stripe, name);
     match stripe.recall_head(key, name.as_bytes()) {
@@ -152,7 +152,7 @@ fn get(stripe: &Arc<Stripe>, name: &str) -> Option<Version> {
     found.map(|record| record.fields.version)
 }
 
-/// Does `what` beside the model's first thread, in a lane of its own.
+/// Runs `what` in parallel with the model's first thread, in another lane.
 fn beside<T: 'static>(what: impl FnOnce() -> T + 'static) -> thread::JoinHandle<T> {
     thread::spawn(move || {
         lanes::take(1);
@@ -249,14 +249,14 @@ fn a_put_that_begins_beside_a_remove_is_found_if_it_is_newer() {
         };
         let (removed, _) = stripe.remove(key(&stripe, "a"));
         let (accepted, version) = putter.join().unwrap();
-        // An older one may have been found before the remove.
+        // An older version may have been found before the remove.
         assert!(accepted == Accepted::Yes || version < removed);
         let found = get(&stripe, "a");
         assert_eq!(found, (version > removed).then_some(version));
     });
 }
 
-/// A checkpoint that has drawn its version sees all removes that have drawn a lower one: those are
+/// A checkpoint that has drawn a version sees all removes with a lower version, because these are
 /// not applied to it again.
 #[test]
 fn a_remove_that_is_older_than_a_checkpoint_is_seen_by_it() {
@@ -278,8 +278,8 @@ fn a_remove_that_is_older_than_a_checkpoint_is_seen_by_it() {
     });
 }
 
-/// Between the moment when a ban is added and the one when pending records are checked for it:
-/// otherwise nothing on disk would say that the record there is gone.
+/// Checks the time between adding a ban and checking the pending records for it. If the put hid the
+/// record then, nothing on disk would show that it is purged.
 #[test]
 fn a_put_does_not_hide_a_purged_pending_record_that_is_still_to_be_removed() {
     try_all(|| {
@@ -320,8 +320,8 @@ fn no_look_up_behind_a_purge_finds_what_it_took_by_joining_an_earlier_one() {
                 beside(move || drop(get(&stripe, "a")))
             };
             let line = Ban::everything(stripe.draw_version().0);
-            // The table of bans is not among what loom watches: this lock tells it that the order
-            // of what follows and of the reader's steps matters.
+            // Loom does not track the ban table. This lock makes loom vary how the next calls and
+            // the reader's steps are ordered.
             drop(stripe.shard(key(&stripe, "a")));
             stripe.bans.add(&[line], &stripe.medium.budget);
             assert_eq!(get(&stripe, "a"), None);
@@ -361,8 +361,8 @@ fn a_miss_beside_a_put_is_no_answer_once_that_has_returned() {
     }
 }
 
-/// Where lookups skip a name that is being removed, what was put since is found all the same, also
-/// while it leaves the pending records and becomes hot.
+/// Lookups skip a name that is being removed, but a later put must be found, even while it changes
+/// from pending to hot.
 #[test]
 fn what_was_put_since_a_remove_that_is_not_done_is_found_while_it_is_written() {
     for has_room in [true, false] {
@@ -447,7 +447,7 @@ fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
         let other = names.find(other).unwrap();
         let old = put(&stripe, "a");
         device_writer.write_pending();
-        // Memory holds this set instead.
+        // Memory now holds this set instead.
         let third = put(&stripe, &other);
         device_writer.write_pending();
         let reader = {
@@ -456,7 +456,7 @@ fn a_set_that_was_read_late_does_not_hide_what_was_put_in_it_since() {
         };
         let new = put(&stripe, &neighbour);
         device_writer.write_pending();
-        // And again: then only a reader of the row knows what is in it.
+        // And again: now only a row reader knows the content.
         assert_eq!(get(&stripe, &other), Some(third));
         assert_eq!(get(&stripe, &neighbour), Some(new));
         assert_eq!(reader.join().unwrap(), Some(old));

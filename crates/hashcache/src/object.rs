@@ -1,13 +1,13 @@
-//! What an object is made of: its version, its spans and the bounds on each.
+//! Parts of an object: version, spans and their bounds.
 //!
 //! An object is a name, metadata and content of any length. Content is cut into *spans*: span 0 (at
-//! most one page) is part of the head record, each further span is a record of its own. Spans are
-//! found under the name *and the version*, so content of one put is never mistaken for that of
-//! another.
+//! most one page) is part of the head record, each further span is a separate record. Spans are
+//! found under the name *and the version*, so the content of a put is never mistaken for that of
+//! another put.
 
 use std::ops::Range;
 
-/// A put of a name. Monotone per store and never reused, not even after a crash.
+/// Identifies a put of a name. Monotone per store and never reused, not even after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub(crate) u64);
 
@@ -24,18 +24,19 @@ pub enum Storage {
     /// On the device, and in memory while it is used.
     #[default]
     Disk,
-    /// In memory, for as long as there is room among the hot objects. It is never written. An
-    /// object with more content than [`PAGE`] is not kept.
+    /// Only in memory, for as long as there is room among the hot objects. The object is never
+    /// written to the device. An object with more content than [`PAGE`] is not kept.
     Memory,
 }
 
-/// Longest name, bytes.
+/// Maximum length of a name, bytes.
 pub const MAX_NAME: usize = 4096;
-/// Most metadata an object can carry, bytes.
+/// Maximum metadata of an object, bytes.
 pub const MAX_METADATA: usize = 64 << 10;
 /// Unit of verification: content and metadata carry a checksum per page of this many bytes.
 pub const PAGE: usize = 64 << 10;
-/// Most pages in a span. 1 MiB spans would not let 64 streams fit into 64 MiB of memory.
+/// Maximum number of pages in a span. 1 MiB spans would not let 64 streams fit into 64 MiB of
+/// memory.
 pub const MAX_SPAN_PAGES: u8 = 4;
 
 /// How the content of an object is cut into spans.
@@ -46,7 +47,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// Bytes in each span from span 1 on, the last excepted.
+    /// Number of bytes in each span from span 1 on, except the last span.
     pub(crate) fn span_bytes(self) -> u64 {
         u64::from(self.span_pages.max(1)) * PAGE as u64
     }
@@ -59,7 +60,7 @@ impl Cut {
         u32::try_from((offset - PAGE as u64) / self.span_bytes() + 1).unwrap_or(u32::MAX)
     }
 
-    /// Where span `n` begins and ends in an object without end.
+    /// Start and end of span `n`, without regard to the object's length.
     pub(crate) fn bounds(self, span: u32) -> Range<u64> {
         if span == 0 {
             return 0..PAGE as u64;

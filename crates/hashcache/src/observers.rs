@@ -1,13 +1,14 @@
-//! Callers that want to know which marks were written, and when the log makes room.
+//! Observers: callbacks that report which marks were written, and when the log overwrites a
+//! segment.
 //!
-//! `cache` adds and ends observers; `writer` reports to them. A summary of what is stored (a Bloom
-//! filter, say) is built by a scan (`stripe/scan`) and kept up by these reports.
+//! `cache` adds and removes observers; `writer` reports to them. A summary of the stored objects (a
+//! Bloom filter, for example) is built by a scan (`stripe/scan`) and kept current by these reports.
 //!
-//! Invariants: a sink is called without any lock of the engine. A batch is reported after its write
-//! has returned and before the index has its entries, so a scan that finds an entry moved can rely
-//! on the report of where it went.
-//! Cost: one load a batch and one a segment as long as nobody observes; otherwise a line of memory
-//! for each object of a batch.
+//! Invariants: a sink is called without any lock of the engine. A batch is reported after the write
+//! has returned and before the index has the entries, so a scan that finds an entry moved can rely
+//! on the report of the new position.
+//! Cost: one load a batch and one a segment as long as there is no observer; otherwise a line of
+//! memory for each object in a batch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,33 +16,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::hour::Hour;
 
-/// What the lists of a log say of an object.
+/// An object as the lists in the log describe it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MarkedObject {
-    /// The mark it was put with; not 0.
+    /// The mark that the object was put with; not 0.
     pub mark: u128,
-    /// The hour it was put or last updated with.
+    /// The hour that the object was put or last updated with.
     pub fresh_until: Option<Hour>,
-    /// Bytes on the device of its head: metadata and the first 64 KiB of content.
+    /// Bytes of the head on the device: metadata and the first 64 KiB of content.
     pub head_bytes: u64,
 }
 
-/// What a sink is told ([`crate::Cache::observe`]).
+/// An event that is reported to a sink ([`crate::Cache::observe`]).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A batch was written. An object that was removed or replaced in that moment may be among
-    /// them, and so may one that is reported for the second time.
+    /// A batch was written. `objects` may include an object that was removed or replaced at that
+    /// moment, and an object that is reported for the second time.
     Recorded {
-        /// Tells the devices of a store apart.
+        /// Number of the device, to distinguish the devices of a store.
         device: u16,
-        /// Those complete objects of the batch that have a mark.
+        /// The complete objects of the batch that have a mark.
         objects: &'a [MarkedObject],
     },
-    /// The log begins to overwrite a segment: the oldest objects of this device are lost, unless
+    /// The log starts to overwrite a segment: the oldest objects of this device are lost, unless
     /// they are reported as recorded once more.
     Reclaimed {
-        /// Tells the devices of a store apart.
+        /// Number of the device, to distinguish the devices of a store.
         device: u16,
         /// Bytes of the segment.
         segment_bytes: u64,
@@ -54,7 +55,7 @@ type Sink = dyn Fn(Event<'_>) + Send + Sync;
 
 struct Registered {
     sink: Box<Sink>,
-    /// Set when it has panicked.
+    /// Set when the sink has panicked.
     has_failed: AtomicBool,
 }
 
@@ -70,17 +71,17 @@ impl Observers {
         self.sinks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is anyone to report to.
+    /// Returns true if there is at least one observer.
     ///
-    /// Relaxed is enough for a scan that begins when the observer is there. It relies on reports of
-    /// records that became pending after it looked through their shard, and of copies in segments
-    /// that were opened after it noted the open one. Locks of the shard and of the log's stamps
-    /// order both behind the observer.
+    /// Relaxed is enough for a scan that starts after the observer was added. It relies on reports
+    /// of records that became pending after it looked through their shard, and of copies in
+    /// segments that were opened after it noted the open segment. The locks on the shard and on the
+    /// log's stamps order both after the observer.
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
     }
 
-    /// Calls every sink. A sink that panics is not called again: the writer must go on.
+    /// Calls every sink. A sink that panics is not called again, so that the writer can continue.
     pub(crate) fn report(&self, event: Event<'_>) {
         let sinks = self.lock().clone();
         for registered in sinks {
@@ -120,8 +121,8 @@ impl Observers {
     }
 }
 
-/// An observer of a cache, until this is dropped. A call that has begun by then ends on its own.
-/// Does not keep the cache open.
+/// An observer of a cache, until this is dropped. A call that is running at that time is not
+/// interrupted. Does not keep the cache open.
 #[must_use = "the observer ends when this is dropped"]
 pub struct Observation {
     observers: Arc<Observers>,
@@ -129,7 +130,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Whether the sink has panicked. It is not called any more then.
+    /// Returns true if the sink has panicked. In that case it is not called any more.
     pub fn has_failed(&self) -> bool {
         self.registered.has_failed.load(Ordering::Relaxed)
     }

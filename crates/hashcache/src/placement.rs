@@ -1,19 +1,18 @@
-//! Which part of a name chooses the device that the object lies on.
+//! Selects the name part that chooses an object's device.
 //!
-//! An embedder chooses it in `Config`; `key` hashes the part, `store` remembers the number of the
-//! rule.
+//! Set by an embedder in `Config`; `key` hashes the part, `store` remembers the rule's number.
 //!
-//! Invariant: a name has one part, always the same. A store that is opened with another rule than
-//! before forgets what it has: under the old rule the hashes of the same names were others, so
-//! removes that are known by a hash would not reach what was put.
-//! Cost: one more hash of a name where the part is not the whole name.
+//! Invariant: a name has one part, always the same. A store that is opened with another rule
+//! forgets all objects: the same names had other hashes under the old rule, so removes that are
+//! known by hash would not reach the stored objects.
+//! Cost: one more hash for a name if the part is not the whole name.
 
 use std::num::NonZeroU32;
 
-/// Which part of a name chooses the device, of several, on which the object lies: names with equal
-/// parts lie on one device. That is worth its price where they are read together
-/// ([`Config::grouped`](crate::Config::grouped)): one read finds them all. The price is that a
-/// device has the objects of whole parts, so few and large parts fill devices unevenly.
+/// Selects the name part that chooses the device in a store with several devices: names with equal
+/// parts are on one device. This helps if they are read together
+/// ([`Config::grouped`](crate::Config::grouped)), because one read finds all of them. On the other
+/// hand, a part is never split over devices, so few and large parts fill the devices unevenly.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement {
     number: u32,
@@ -21,14 +20,14 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// The whole name: objects are spread evenly.
+    /// The whole name: objects are distributed evenly.
     pub const NAME: Self = Self {
         number: 0,
         part: |name| name,
     };
 
-    /// The part of a name that `part` returns. `number` stands for `part` in the store: one that
-    /// takes other parts needs another number.
+    /// `part` returns the part for a name. `number` identifies `part` in the store: a function that
+    /// selects other parts needs another number.
     pub const fn new(number: NonZeroU32, part: fn(&[u8]) -> &[u8]) -> Self {
         Self {
             number: number.get(),

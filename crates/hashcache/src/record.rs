@@ -16,11 +16,11 @@ pub(crate) struct Record {
     pub(crate) metadata: Bytes,
     /// Pieces of the content in order; none is empty.
     pub(crate) content: Vec<Bytes>,
-    /// Where in the log it lies, if it does.
+    /// The record's position in the log, if it is stored there.
     pub(crate) at: Option<LogPos>,
-    /// Where the newest version of its object is kept.
+    /// Where the newest version of the object is kept.
     pub(crate) storage: Storage,
-    /// What bans have said of it (`bans`).
+    /// Result of the ban checks so far (`bans`).
     pub(crate) judged: AtomicU64,
 }
 
@@ -29,14 +29,14 @@ impl Record {
         self.content.iter().map(Bytes::len).sum()
     }
 
-    /// What bans have said of this is true of a copy too.
+    /// Copies the result of the ban checks to `copy`, because it holds for the copy too.
     pub(crate) fn hand_down_judged(&self, copy: &Self) {
         let judged = self.judged.load(Ordering::Relaxed);
         copy.judged.store(judged, Ordering::Relaxed);
     }
 
-    /// Which piece of content lies at `offset` from the start of this record's content, and where
-    /// in the piece that is; `None` beyond the end.
+    /// The number of the piece that contains `offset`, counted from the start of this record's
+    /// content, and the position in that piece; `None` beyond the end.
     pub(crate) fn piece_at(&self, offset: usize) -> Option<(usize, usize)> {
         let mut start = 0;
         for (n, piece) in self.content.iter().enumerate() {

@@ -1,12 +1,12 @@
 //! A shard: one lock around a part of the index, the pending records, the reads in flight and the
-//! puts in progress of its names.
+//! puts in progress of the names in it.
 //!
 //! Called by `stripe` and `writer`. The lock is held for lookups and updates in memory only, never
 //! during I/O. Readers share it (`memory/sharded_lock`).
 //!
 //! Invariants, each kept under the lock: a pending record is the newest of its key. A read that
-//! began before a newer put or a remove never makes its record hot, and later lookups never join
-//! it. A put whose version was drawn before a newer put or a remove of the name is never found.
+//! started before a newer put or a remove never makes the record hot, and later lookups never join
+//! it. A put is never found if the version was drawn before a newer put or a remove of the name.
 
 use std::sync::{Arc, OnceLock};
 
@@ -29,24 +29,25 @@ use crate::sync::{Mutex, MutexGuard};
 /// A record that waits for its batch.
 pub(crate) struct Pending {
     pub(crate) record: RecordHandle,
-    /// From its second hit on, if there is memory for it.
+    /// Separate reference counts, from the second hit on, if there is memory for them.
     pinned: OnceLock<PinnedRecord>,
-    /// Where an older version is known to lie.
+    /// Position of an older version, if known.
     pub(crate) replaces: Option<LogPos>,
     /// Set for a readmission: this is no put but a copy of the record at that position.
     pub(crate) copies: Option<LogPos>,
-    /// A newer put or a remove has superseded it: it need not be written, and must not be recorded.
+    /// Set when a newer put or a remove has superseded the record: it need not be written, and must
+    /// not be recorded.
     pub(crate) dead: AtomicBool,
-    /// It was asked for while it waited.
+    /// Set when a lookup found the record while it waited.
     asked_for: AtomicBool,
-    /// Bytes it will take on disk, without padding.
+    /// Bytes of the record on disk, without padding.
     pub(crate) record_bytes: usize,
     _reservations: Arc<Reservations>,
 }
 
 impl Pending {
-    /// A put, which gives back the place of what it `replaces`. The record takes `record_bytes` on
-    /// disk, without padding.
+    /// A put, which frees the place of the record that it `replaces`. The record takes
+    /// `record_bytes` on disk, without padding.
     pub(crate) fn put(
         record: RecordHandle,
         record_bytes: usize,
@@ -84,14 +85,14 @@ impl Pending {
             && self.pinned.get().is_none()
             && let Some(pinned) = PinnedRecord::new(record, budget)
         {
-            // Another thread may have been faster; then its counts are used.
+            // If another thread was faster, its counters are used.
             let _ = self.pinned.set(pinned);
         }
         let pinned = self.pinned.get();
         pinned.map_or_else(|| self.record.clone(), |it| RecordHandle::Pinned(it.pin()))
     }
 
-    /// Whether it was ever a hit.
+    /// Returns true if a lookup has found the record while it was pending.
     pub(crate) fn was_asked_for(&self) -> bool {
         self.asked_for.load(Ordering::Relaxed)
     }
@@ -112,19 +113,21 @@ impl Pending {
 /// Result of a lookup on disk: the record, if it is stored.
 pub(crate) type Found = Option<RecordHandle>;
 
-/// A lookup on disk, under way or about to begin, that others may join.
+/// A lookup on disk, in progress or about to start, that other lookups may join.
 pub(crate) struct InFlightRead {
     pub(crate) outcome: Outcome<Found>,
-    /// There was a newer put or a remove since it began.
+    /// Set if there was a newer put or a remove since the read started.
     pub(crate) stale: AtomicBool,
-    /// The slot it may have read was cleared since, or a pass for bans has visited its set.
+    /// Set if the slot that the read may have used was cleared since, or a pass for bans has
+    /// visited the set.
     pub(crate) gone: AtomicBool,
-    /// The request while no thread reads for it yet: the first to wait for the outcome takes it.
+    /// The request, while no thread reads for it yet: the first thread that waits for the outcome
+    /// takes it.
     pub(crate) request: Mutex<Option<Box<ReadRequest>>>,
 }
 
 impl InFlightRead {
-    /// Takes the request out: the caller that gets it must have it read.
+    /// Takes the request out: the caller that receives it must have it read.
     pub(crate) fn take_request(&self) -> Option<Box<ReadRequest>> {
         self.lock_request().take()
     }
@@ -139,9 +142,9 @@ impl InFlightRead {
 pub(crate) struct LookupTarget {
     pub(crate) key: KeyHash,
     pub(crate) name: Bytes,
-    /// `None`: the head, whatever its version.
+    /// `None`: the head, in any version.
     pub(crate) span: Option<(Version, u32)>,
-    /// Content expected, bytes; 0 when not known.
+    /// Content expected, bytes; 0 if not known.
     pub(crate) expect: usize,
 }
 
@@ -159,11 +162,11 @@ impl LookupTarget {
     }
 }
 
-/// A lookup that the disk has to answer. Others that want the same wait for its outcome.
+/// A lookup that must read the disk. Other lookups for the same record wait for the outcome.
 pub(crate) struct ReadRequest {
     pub(crate) wanted: LookupTarget,
     pub(crate) located: Located,
-    /// How often it has waited for a run that was being read.
+    /// Number of times that this request has waited for a run that was being read.
     pub(crate) waits: u32,
     pub(crate) in_flight: Arc<InFlightRead>,
     pub(crate) promise: Promise<Found>,
@@ -193,25 +196,25 @@ impl ReadRequest {
     }
 }
 
-/// A put, or an update of metadata, in progress: its version is drawn, its name known.
+/// A put, or an update of metadata, in progress. The version is drawn and the name is known.
 pub(crate) struct PutToken {
     pub(crate) version: Version,
     pub(crate) is_update: bool,
-    /// There was a newer put or a remove.
+    /// Set if there was a newer put or a remove.
     pub(crate) superseded: AtomicBool,
-    /// There was another update of the same version.
+    /// Set if there was another update of the same version.
     outrun: AtomicBool,
 }
 
-/// The puts and updates in progress under the names of a shard. They have a lock of their own: a
-/// thread that begins or ends a put keeps no lookup waiting.
+/// The puts and updates in progress under the names of a shard. They have a separate lock, so that
+/// a thread that starts or finishes a put does not make lookups wait.
 ///
-/// Versions are drawn under this lock. So a remove that draws its version before it takes the lock
+/// Versions are drawn under this lock. So a remove that draws a version before it takes the lock
 /// finds every put with a lower version here.
 #[derive(Default)]
 pub(crate) struct PutsInProgress(Mutex<KeyMap<PutsOfKey>>);
 
-/// The puts in progress of one key. Two clients seldom put the same name at a time.
+/// The puts in progress for a key. Two clients seldom put the same name at the same time.
 type PutsOfKey = SmallVec<[Arc<PutToken>; 1]>;
 
 impl PutsInProgress {
@@ -219,7 +222,7 @@ impl PutsInProgress {
         self.0.lock().expect("no holder of this lock panics")
     }
 
-    /// A put or an update begins, of the version that is `drawn`.
+    /// Registers a put or an update, with the version that `drawn` returns.
     pub(crate) fn begin(
         &self,
         key: KeyHash,
@@ -247,7 +250,8 @@ impl PutsInProgress {
         }
     }
 
-    /// The lowest version of a put, or of an object whose metadata are updated, that is under way.
+    /// The lowest version among the puts in progress and the objects with a metadata update in
+    /// progress.
     pub(crate) fn oldest(&self) -> Option<Version> {
         let of_keys = self.lock();
         let all = of_keys.values().flatten();
@@ -255,15 +259,15 @@ impl PutsInProgress {
     }
 }
 
-/// The contents of the lock.
+/// The state that the lock of a shard guards.
 pub(crate) struct Shard {
     pub(crate) policy: ShardPolicy,
     pub(crate) pending: KeyMap<Arc<Pending>>,
     pub(crate) in_flight: KeyMap<Arc<InFlightRead>>,
     pub(crate) puts: Arc<PutsInProgress>,
-    /// Removes that the Disk Table does not show yet: no older version is to be found.
+    /// Removes that the Disk Table does not show yet: no older version may be found.
     pub(crate) removing: KeyMap<Version>,
-    /// Removes for which there was no memory there.
+    /// Removes for which `removing` had no memory.
     pub(crate) hidden: HiddenRanges,
 }
 
@@ -279,14 +283,16 @@ impl Shard {
         }
     }
 
-    /// Whether no record of `key` on disk counts, because the disk does not show a remove yet.
+    /// Returns true if records of `key` on disk must be ignored, because the disk does not show a
+    /// remove yet.
     pub(crate) fn is_removing(&self, key: KeyHash) -> bool {
         self.removing.contains_key(&key) || self.hidden.hides(key)
     }
 
-    /// Whether the update of `token` may go on: no other update of this version came since it
-    /// began, and the put of this version is over (a put would overwrite the update). If so, other
-    /// updates in progress may not: what they would change is no longer what they have read.
+    /// Returns true if the update of `token` may proceed: no other update of this version came
+    /// since it started, and the put of this version is over (a put would overwrite the update). In
+    /// that case other updates in progress must not proceed, because the metadata that they have
+    /// read has changed.
     pub(crate) fn outruns(&mut self, key: KeyHash, token: &Arc<PutToken>) -> bool {
         let all = self.puts.lock();
         let of_version = |other: &&Arc<PutToken>| other.version == token.version;
@@ -300,7 +306,7 @@ impl Shard {
         true
     }
 
-    /// From now on no version of `key` older than `version` may be found, kept or put. Returns the
+    /// After this call no version of `key` older than `version` is found, kept or put. Returns the
     /// record that this drops, to be dropped without the lock.
     #[must_use]
     pub(crate) fn supersede(&mut self, key: KeyHash, version: Version) -> Option<Arc<Pending>> {
@@ -321,14 +327,15 @@ impl Shard {
         Some(dropped)
     }
 
-    /// The slot of `key` is cleared, or a ban on it will be forgotten.
+    /// Marks a read of `key` as outdated, because the slot for `key` is cleared, or because a ban
+    /// on it will be forgotten.
     pub(crate) fn cleared(&mut self, key: KeyHash) {
         if let Some(in_flight) = self.in_flight.remove(&key) {
             in_flight.gone.store(true, Ordering::Release);
         }
     }
 
-    /// `in_flight` is over: later lookups do not join it.
+    /// Removes `in_flight`, which is over, so that later lookups do not join it.
     pub(crate) fn end_read(&mut self, key: KeyHash, in_flight: &Arc<InFlightRead>) {
         let current = self
             .in_flight
@@ -339,7 +346,7 @@ impl Shard {
         }
     }
 
-    /// Makes `pending` the record of its key, unless a newer one is pending. Returns the record
+    /// Makes `pending` the record of its key, unless a newer record is pending. Returns the record
     /// that it replaces, to be dropped without the lock.
     pub(crate) fn put(&mut self, pending: Arc<Pending>) -> Result<Option<Arc<Pending>>, ()> {
         let key = pending.record.fields.key;
@@ -360,7 +367,7 @@ impl Shard {
         Ok(old)
     }
 
-    /// Takes `pending` out after it was written, unless it died meanwhile.
+    /// Removes `pending` after it was written. Returns false if it was superseded meanwhile.
     pub(crate) fn written(&mut self, pending: &Arc<Pending>) -> bool {
         let key = pending.record.fields.key;
         let current = self
@@ -373,8 +380,8 @@ impl Shard {
         current && !pending.is_dead()
     }
 
-    /// Nothing will be written any more. Returns all pending records, to be dropped without the
-    /// lock.
+    /// Drops all pending records, because the writer will not write any more. Returns them, to be
+    /// dropped without the lock.
     #[must_use]
     pub(crate) fn abandon(&mut self) -> Vec<Arc<Pending>> {
         let dropped: Vec<_> = self.pending.drain().map(|(_, pending)| pending).collect();

@@ -1,9 +1,9 @@
-//! What all devices of a store share: secret, memory, hot objects, clock, and members.
+//! State that all devices of a store share: secret, memory, hot objects, clock, and members.
 //!
 //! Made when a store is opened; held by `cache` and by each stripe.
 //!
-//! Invariant: every device reserves from the one budget.
-//! Cost: none of its own.
+//! Invariant: every device reserves from the same budget.
+//! Cost: none beyond the parts.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     pub(crate) members: Members,
     pub(crate) clock: Clock,
     pub(crate) observers: Arc<Observers>,
-    /// For what happens on no device in particular.
+    /// Counters for events that belong to no particular device.
     pub(crate) counters: Counters,
 }
 
@@ -39,7 +39,7 @@ impl Shared {
     ) -> Self {
         Self {
             secret,
-            // Of which bulk may take three quarters: half of the whole.
+            // Bulk may take three quarters of this: half of the whole budget.
             write_budget: Budget::new(budget.limit() / 3 * 2),
             budget,
             hot,
@@ -55,7 +55,7 @@ impl Shared {
         MemoryPressure::start(&self.hot, self.budget.limit(), &self.clock, process)
     }
 
-    /// Bytes of memory that are free or would be made so by hot objects.
+    /// Bytes of memory that are free or that hot objects can release.
     pub(crate) fn available_bytes(&self) -> u64 {
         let reclaimable = self.hot.reclaimable_bytes();
         let held = self.budget.used().saturating_sub(reclaimable);

@@ -1,5 +1,5 @@
-//! Counters of the engine. Those that every answer from memory adds to have a lane for each group
-//! of threads (`lanes`).
+//! Counters of the engine. A counter that every answer from memory increments exists once a lane
+//! (`lanes`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ impl Counter {
     }
 }
 
-/// A counter of answers from memory, which all processors may give at the same time.
+/// A counter for answers from memory, which all processors may increment at the same time.
 #[derive(Default)]
 pub(crate) struct BusyCounter(Lanes<Counter>);
 
@@ -35,7 +35,7 @@ impl BusyCounter {
 
 /// Counts since the cache was opened. (Hits of hot objects are counted in `memory/hot`.)
 ///
-/// On cache lines of its own: the fields beside it are read with every answer.
+/// On separate cache lines, because the neighbouring fields are read for every answer.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Counters {
@@ -72,15 +72,15 @@ pub(crate) struct Counters {
     pub(crate) forgotten: Counter,
 }
 
-/// Whether the store takes part.
+/// Tells if the store is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
-    /// All is well.
+    /// The store works.
     InService,
-    /// The index is still being read; what is not known yet is a miss.
+    /// The index is still being read; an object that is not known yet is a miss.
     Recovering,
-    /// All devices have failed: nothing is read from them or written to them any more.
+    /// All devices have failed: no read or write uses them any more.
     OutOfService,
 }
 
@@ -88,35 +88,35 @@ pub enum Health {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Whether the store takes part.
+    /// Tells if the store is in use.
     pub health: Health,
     /// Devices that the store was opened on.
     pub devices: u64,
-    /// Those of them that have failed since and were taken out.
+    /// Number of those devices that have failed since and were taken out.
     pub devices_out: u64,
     /// Devices that io_uring reads; threads read the others.
     pub devices_uring: u64,
     /// Index entries in use: heads and spans; 0 for policies without an index.
     pub entries: u64,
-    /// Entries whose record the log has not overwritten; the others are not swept yet.
+    /// Index entries with a record that the log has not overwritten; the others are not swept yet.
     pub live_entries: u64,
-    /// Whether `entries` is exact, not an estimate.
+    /// True if `entries` is exact, false if it is an estimate.
     pub entries_exact: bool,
     /// Entries evicted for lack of room in their rows before the log's head reached them.
     pub early_evictions: u64,
     /// Size of the store.
     pub device_bytes: u64,
-    /// Size of the smallest device, bytes: an object lies whole on one.
+    /// Size of the smallest device, bytes: all parts of an object are on the same device.
     pub device_bytes_min: u64,
     /// Size of the log.
     pub log_bytes: u64,
     /// Memory of the index.
     pub index_bytes: u64,
-    /// Slots: entries that the index has room for, or places of a Disk Table without an index.
+    /// Slots: entries that the index has room for, or places in a Disk Table without an index.
     pub index_slots: u64,
     /// Content and metadata of hot objects.
     pub hot_bytes: u64,
-    /// Pending: accepted from callers, not on disk yet.
+    /// Pending bytes: accepted from callers, not on disk yet.
     pub pending_bytes: u64,
     /// Memory in use.
     pub memory_used_bytes: u64,
@@ -130,42 +130,43 @@ pub struct Stats {
     pub disk_hits: u64,
     /// Lookups that missed.
     pub misses: u64,
-    /// Lookups that shared another's read.
+    /// Lookups that shared the read of another lookup.
     pub joined_reads: u64,
-    /// Reads from the requested head to the end of its run: of several records of a group, or of
-    /// one of more than 16 KiB.
+    /// Reads from the requested head to the end of its run: several records of a group, or a single
+    /// record above 16 KiB.
     pub group_reads: u64,
-    /// Those for an object that an earlier one had loaded, and that left memory before a lookup
-    /// asked for it.
+    /// Group reads for an object that an earlier group read had loaded, and that left memory before
+    /// any lookup requested it.
     pub repeated_group_reads: u64,
-    /// Objects that such reads made hot without a lookup for them.
+    /// Objects that group reads made hot without a lookup for them.
     pub prefetched: u64,
-    /// Objects that such reads met and that were hot already.
+    /// Objects in group reads that were hot already.
     pub prefetched_present: u64,
-    /// Objects that such reads made hot and that left memory before a lookup asked for them.
+    /// Objects that group reads made hot and that left memory before any lookup requested them.
     pub prefetched_dropped: u64,
-    /// With `grouped`: reads of one object because it is in no group.
+    /// With `grouped`: reads of a single object because it is in no group.
     pub ungrouped_reads: u64,
-    /// With `grouped`: reads of one object of a group of which no other object lies behind it.
+    /// With `grouped`: reads of a single object because no other object in the same group follows
+    /// it.
     pub lone_reads: u64,
-    /// With `grouped`: reads of one object of a run, because memory was short, the run was being
-    /// read already, or the object was probably in another one.
+    /// With `grouped`: reads of a single object in a run, because memory was short, the run was
+    /// being read already, or the object was probably in another run.
     pub member_reads: u64,
     /// With `grouped`: reads of one span of an object.
     pub span_reads: u64,
-    /// Further reads of a record that is longer than the first read of it.
+    /// Further reads of a record that is longer than its first read.
     pub rest_reads: u64,
-    /// Reads of rows of the index file, where positions are on disk (`log-lru`).
+    /// Reads of rows in the index file, where positions are on disk (`log-lru`).
     pub row_reads: u64,
     /// Objects copied to the head of the log before it reached them (readmission).
     pub readmitted: u64,
-    /// Reads that met an equal tag of another name.
+    /// Reads that found a record of another name with an equal tag.
     pub false_reads: u64,
-    /// Records that did not verify.
+    /// Records that failed verification.
     pub damaged: u64,
     /// Reads that failed.
     pub read_errors: u64,
-    /// Reads given up for lack of memory.
+    /// Reads that were abandoned for lack of memory.
     pub no_memory: u64,
     /// Objects and spans accepted.
     pub puts: u64,
@@ -175,15 +176,15 @@ pub struct Stats {
     pub removes: u64,
     /// Bans put in force by [`crate::Cache::remove_matching`].
     pub bans_made: u64,
-    /// Bans in force now, on the device that has most of them; at most 4,096.
+    /// Bans in force now, on the device that has most bans; at most 4,096.
     pub bans: u64,
     /// Device calls: reads.
     pub reads: u64,
-    /// Bytes of those.
+    /// Bytes of the reads.
     pub read_bytes: u64,
     /// Device calls: writes.
     pub writes: u64,
-    /// Bytes of those.
+    /// Bytes of the writes.
     pub written_bytes: u64,
     /// Device calls: syncs.
     pub syncs: u64,
@@ -191,9 +192,9 @@ pub struct Stats {
     pub batches: u64,
     /// Checkpoints completed.
     pub checkpoints: u64,
-    /// Devices of which all older content was forgotten at opening, because removes or purges on
-    /// them could not be read; or much of it, because removes had used up their share of memory
-    /// during recovery or when the store was closed.
+    /// Devices that forgot all older content at opening, because removes or purges on them could
+    /// not be read; or much of it, because removes had used up their share of memory during
+    /// recovery or when the store was closed.
     pub forgotten: u64,
 }
 
@@ -203,8 +204,8 @@ impl Stats {
         bits_each(self.index_bytes, self.index_slots)
     }
 
-    /// Bits of memory that the index takes for each of its live entries; 0 without an index, or
-    /// while it is empty.
+    /// Bits of memory that the index takes for each live entry; 0 without an index, or while it is
+    /// empty.
     pub fn index_bits_per_object(&self) -> f64 {
         bits_each(self.index_bytes, self.live_entries)
     }

@@ -1,9 +1,9 @@
-//! The locks and atomics that decide what a lookup finds: those of the standard library, or those
-//! of loom when `cargo xtask loom` tries every order of their steps (`models`).
+//! The locks and atomics that decide which record a lookup finds: those in the standard library, or
+//! those in loom when `cargo xtask loom` tries every order of their steps (`models`).
 //!
 //! Used by `completion`, `members` (versions), `shard`, `stripe`, `disk/circular_log` and
-//! `memory/sharded_lock`. Reference counts, the budget and the queue of the writer use the standard
-//! library always.
+//! `memory/sharded_lock`. Reference counts, the budget and the queue of the writer always use the
+//! standard library.
 
 #[cfg(not(all(test, loom)))]
 pub(crate) use std::sync::{

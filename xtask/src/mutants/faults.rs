@@ -368,7 +368,7 @@ pub const FAULTS: &[Fault] = &[
         name: "both-sets-of-rules-torn-at-once",
         file: engine!("disk/journal.rs"),
         edits: &[(
-            "            // A power cut must not tear both.
+            "            // A power cut must not tear both areas.
             medium.sync()?;
 ",
             "",
@@ -804,10 +804,10 @@ pub const FAULTS: &[Fault] = &[
         name: "names-move-before-that-is-on-disk",
         file: engine!("members.rs"),
         edits: &[(
-            "            // One that fails meanwhile drops its promise",
+            "            if asked.iter().all(|outcome| outcome.wait()) {",
             "            let live = staying.iter().fold(0, |live, (n, _)| live | 1 << n);
             self.live.store(live, Ordering::Release);
-            // One that fails meanwhile drops its promise",
+            if asked.iter().all(|outcome| outcome.wait()) {",
         )],
         suite: Suite::It,
         test: "names_of_a_device_that_failed_do_not_move_before_the_others_have_that_on_disk",

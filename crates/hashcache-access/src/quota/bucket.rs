@@ -1,17 +1,17 @@
-//! A token bucket that is fair to the clients who wait at it.
+//! A token bucket that is fair to the waiting clients.
 //!
-//! Called by `throttle` for bytes, and by `limiter` for requests. A taker may take when there is
-//! something in the bucket, and may take more than there is: the next one waits until that is paid
-//! back. So a bucket gives `rate * time + burst` over any time, and no more than one taking beyond.
+//! `throttle` calls it for bytes, and `limiter` for requests. A transfer may take if the bucket is
+//! not empty, and may take more than the bucket holds: the next transfer waits until the debt is
+//! paid back. So a bucket gives `rate * time + burst` over any time, and at most one further take.
 //!
-//! Fairness: clients that wait get their turns one after another, however many of their transfers
-//! wait; the transfers of one client follow each other too. The first in the queue has a timer, and
-//! wakes the next. A first one that does not come (its client does not read, so nobody asks for
-//! more content) is put out of the queue by those that look whether it has, with all transfers of
-//! its client.
+//! Fairness: waiting clients get their turns in order, however many transfers each has in the
+//! queue; the transfers of a client also follow each other. The first waiter has a timer, and wakes
+//! the next. If the first waiter does not poll (its client does not read, so no more content is
+//! requested), other waiters notice and remove it from the queue, with all transfers of its client.
 //!
-//! Invariant: there is no clock here. Time is an argument, and one that goes back changes nothing.
-//! Cost: one lock for each taking.
+//! Invariant: there is no clock here. Time is an argument, and a time that goes back changes
+//! nothing.
+//! Cost: one lock for each take.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,11 +33,11 @@ struct BucketState {
     /// Billionths of a byte or request, so that no fraction is lost; negative: a debt.
     balance: i128,
     at: Instant,
-    /// Clients that wait, in the order of their turns.
+    /// Waiting clients, in the order of their turns.
     turns: VecDeque<Network>,
-    /// The transfers of each of these clients, in their order.
+    /// The waiting transfers of each client, in order.
     waiting: HashMap<Network, VecDeque<Waiter>>,
-    /// Since when the first one could have taken, as far as others saw.
+    /// When other waiters first saw that the first waiter could take.
     due_since: Option<Instant>,
     next_number: u64,
 }
@@ -48,19 +48,20 @@ struct Waiter {
     waker: Waker,
 }
 
-/// The answer to a taker.
+/// The result of a take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It has what it asked for.
+    /// The amount was taken.
     Yes,
-    /// It is in the queue, and should ask again at this moment, or before that when it is woken.
+    /// The transfer is in the queue, and should poll again at this moment, or earlier if it is
+    /// woken.
     Not {
         /// The moment.
         again: Instant,
     },
 }
 
-/// A place in the queue of a bucket; given up when dropped.
+/// A place in a bucket's queue; given up when dropped.
 #[derive(Debug)]
 pub struct Ticket {
     bucket: Arc<Bucket>,
@@ -81,7 +82,7 @@ impl Bucket {
         }))
     }
 
-    /// From `now` on it has this rate: a reload may have changed it.
+    /// Sets the rate from `now` on: a reload may have changed it.
     pub fn set_rate(&self, rate: Rate, now: Instant) {
         let mut state = self.lock();
         if state.rate != rate {
@@ -91,16 +92,16 @@ impl Bucket {
         }
     }
 
-    /// How much a transfer takes at once: little, so that others do not wait for long, but no
-    /// tiny pieces.
+    /// How much a transfer takes at once: little, so that others do not wait for long, but no tiny
+    /// pieces.
     pub fn quantum(&self) -> u64 {
         (self.lock().rate.per_second / QUANTA_PER_SECOND).clamp(QUANTUM_MIN, QUANTUM_MAX)
     }
 
-    /// Takes one if there is one.
+    /// Takes one token, if there is one.
     ///
     /// # Errors
-    /// There is none; how long to wait for one.
+    /// The bucket is empty; the error is the time until a token is there.
     pub fn take_one(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.lock();
         state.fill(now);
@@ -112,8 +113,8 @@ impl Bucket {
         Ok(())
     }
 
-    /// Takes `amount` for a transfer of `client` when it is its turn. `ticket` is its place in the
-    /// queue from one call to the next.
+    /// Takes `amount` for a transfer of `client` when it is the transfer's turn. `ticket` is the
+    /// place in the queue from one call to the next.
     pub fn take(
         self: &Arc<Self>,
         amount: u64,
@@ -145,7 +146,7 @@ impl Bucket {
         drop(state);
         wake(woken);
         match (taken, ticket.as_mut()) {
-            // It is in no queue any more.
+            // The transfer has left the queue.
             (Taken::Yes, _) => *ticket = None,
             (Taken::Not { .. }, Some(ticket)) => ticket.number = number,
             (Taken::Not { .. }, None) => {
@@ -159,7 +160,7 @@ impl Bucket {
         taken
     }
 
-    /// Takes back what was taken and not used.
+    /// Returns an unused amount to the bucket.
     pub fn give_back(&self, amount: u64) {
         let mut state = self.lock();
         let most = billionths(state.rate.burst);
@@ -175,7 +176,7 @@ impl Bucket {
 }
 
 impl BucketState {
-    /// Adds what has come in since the last time.
+    /// Adds the tokens since the last call.
     fn fill(&mut self, now: Instant) {
         let time = now.saturating_duration_since(self.at);
         self.at = self.at.max(now);
@@ -186,7 +187,7 @@ impl BucketState {
         self.balance = self.balance.saturating_add(came).min(most);
     }
 
-    /// How long it takes until `missing` billionths have come in.
+    /// The time until `missing` billionths have been added.
     fn time_for(&self, missing: i128) -> Duration {
         let rate = i128::from(self.rate.per_second.max(1));
         let nanoseconds = missing.max(0).saturating_add(rate - 1) / rate;
@@ -204,7 +205,7 @@ impl BucketState {
         number
     }
 
-    /// The first in the queue.
+    /// The first waiter in the queue.
     fn first(&self) -> Option<(Network, &Waiter)> {
         let client = self.turns.front()?;
         Some((*client, self.waiting.get(client)?.front()?))
@@ -215,7 +216,7 @@ impl BucketState {
         first == Some((client, number))
     }
 
-    /// Takes the waker of one that waits; `false`: it does not.
+    /// Stores the waker of a waiting transfer; returns false if it does not wait.
     fn keep_waker(&mut self, client: Network, number: u64, waker: &Waker) -> bool {
         let mut waiters = self.waiting.get_mut(&client).into_iter().flatten();
         let waiter = waiters.find(|waiter| waiter.number == number);
@@ -224,11 +225,11 @@ impl BucketState {
             .is_some()
     }
 
-    /// Puts the first one out of the queue if it could have taken for a while, and with it the
-    /// other transfers of its client: most likely none of them comes, and each would hold the
-    /// others up for as long. The one with the number `here` is here, so it is not late. Returns
-    /// the wakers of those that were put out, which enter again if they do come, and of the new
-    /// first one.
+    /// If the first waiter could have taken for [`LATE`], removes it from the queue, and with it
+    /// the other transfers of its client: most likely none of them polls, and each would delay the
+    /// other clients for as long. The waiter with the number `here` is polling, so it is not late.
+    /// Returns the wakers of the removed waiters, which enter again if they do poll, and of the new
+    /// first waiter.
     fn put_out_late(&mut self, here: u64, now: Instant) -> Vec<Waker> {
         let first = self.first().map(|(client, waiter)| (client, waiter.number));
         let Some((client, _)) = first.filter(|(_, number)| *number != here && self.balance > 0)
@@ -253,8 +254,8 @@ impl BucketState {
         out.chain(self.first_waker()).collect()
     }
 
-    /// Removes a waiter, if it waits. If it was the first, the next client has its turn; its waker
-    /// is returned.
+    /// Removes a waiter, if it is in the queue. If it was the first, the next client has its turn,
+    /// and the waker for that turn is returned.
     fn leave(&mut self, client: Network, number: u64) -> Option<Waker> {
         let was_first = self.is_first(client, number);
         if was_first {
@@ -283,7 +284,7 @@ impl Drop for Ticket {
     }
 }
 
-/// Wakes without holding a lock: what is woken may ask at once.
+/// Wakes without holding a lock: a woken task may call at once.
 fn wake(wakers: impl IntoIterator<Item = Waker>) {
     wakers.into_iter().for_each(Waker::wake);
 }
@@ -297,10 +298,10 @@ fn billionths(amount: u64) -> i128 {
 const QUANTA_PER_SECOND: u64 = 16;
 const QUANTUM_MIN: u64 = 1 << 10;
 const QUANTUM_MAX: u64 = 64 << 10;
-/// How often one that waits looks whether the first one comes, without being woken; more often when
-/// the first one could have taken.
+/// Time after which a waiter that was not woken checks if the first waiter is late; the time is
+/// [`LATE`] if the first waiter could take.
 const LOOK: Duration = Duration::from_secs(1);
-/// How late the first one may be: far more than a busy thread needs to come to it.
+/// How late the first waiter may be: far more than a busy thread needs until it polls.
 const LATE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! The usage of all limits, by client and user, and the limits of one request.
+//! The usage of all limits, by client and user, and the limits of a request.
 //!
-//! One [`Limiter`] for the process. `permission` of the proxy asks it for the [`RequestLimits`] of
-//! a request whose rule names limits; other requests never get here. Its `server` writes the usage
-//! to a file.
+//! There is one [`Limiter`] per process. The proxy's `permission` gets the [`RequestLimits`] for a
+//! request from it if the request's rule names limits; other requests never get here. The proxy's
+//! `server` writes the usage to a file.
 //!
-//! Invariants: what a client or user has used is known by the limit's name, so it outlives a
-//! reload. About [`SUBJECTS_MAX`] clients and users are remembered, in memory that is reserved.
-//! Those that have used least are forgotten for newcomers, and a newcomer begins with the most that
-//! a forgotten one had used: it may be that one. So nobody gets a quota anew within its period.
+//! Invariants: usage is stored by the limit's name, so it survives a reload. About [`SUBJECTS_MAX`]
+//! clients and users are remembered, in reserved memory. If there is no room, the clients and users
+//! with the least usage are forgotten, and a new client starts with the most usage that was
+//! forgotten, because it may be that client. So nobody gets a new quota within the same period.
 //! (This is the counter table of Metwally, Agrawal and El Abbadi, "Efficient computation of
 //! frequent and top-k elements in data streams", ICDT 2005, with many evictions at once.) The file
 //! is at most [`PERSIST_EVERY`] old.
@@ -39,19 +39,19 @@ pub struct Limiter {
     shared: Arc<Shared>,
     cache: Cache,
     subjects: Mutex<Subjects>,
-    /// By the names of limits: of this configuration and earlier ones.
+    /// By limit name, for limits in this configuration and in earlier ones.
     counts: Mutex<BTreeMap<Box<str>, Arc<LimitCounts>>>,
     save_failures: AtomicU64,
     path: Option<PathBuf>,
-    /// Held while the file is written: a reload and the end write it too.
+    /// Held while the file is written: a reload and the shutdown write it too.
     saving: Mutex<()>,
 }
 
-/// Clients and users, those that were here last in front.
+/// Clients and users, the most recent in front.
 #[derive(Debug)]
 struct Subjects {
     by_key: LruCache<SubjectKey, Arc<SubjectState>>,
-    /// The most that a forgotten one had used of each limit.
+    /// For each limit, the most usage of a forgotten client or user.
     forgotten: HashMap<LimitHash, Usage>,
     forgotten_count: u64,
     memory: Vec<Reservation>,
@@ -62,15 +62,15 @@ struct Subjects {
 pub struct LimiterFigures {
     /// Clients and users that are remembered, over all limits.
     pub subjects: u64,
-    /// How many were forgotten.
+    /// Clients and users that were forgotten.
     pub forgotten: u64,
-    /// How often what was used could not be saved.
+    /// How often the usage could not be saved.
     pub save_failures: u64,
-    /// Of each limit that was named so far.
+    /// Figures for each limit that has applied to a request.
     pub limits: Vec<LimitFigures>,
 }
 
-/// Figures of one limit.
+/// Figures for one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitFigures {
     /// The name of the limit.
@@ -83,26 +83,26 @@ pub struct LimitFigures {
     pub request_refusals: u64,
 }
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender<'a> {
-    /// The client that the request came from.
+    /// The client that sent the request.
     pub client: Network,
-    /// The user who has logged in.
+    /// The logged-in user.
     pub user: Option<&'a str>,
 }
 
-/// What a person has left of one limit, for a page.
+/// The state of a limit for a user or client, for a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The limit.
     pub limit: LimitSettings,
-    /// Bytes that were used of the quota, and when it begins anew.
+    /// Bytes that were used in the quota, and when the next period starts.
     pub used: Option<(u64, String)>,
 }
 
 impl Limiter {
-    /// Loads the file at `path`, and keeps the usage there from then on.
+    /// Loads the file at `path`, and later saves the usage there.
     pub fn load(path: Option<PathBuf>, clock: Arc<Clock>, cache: &Cache) -> Arc<Self> {
         let limiter = Self {
             shared: Arc::new(Shared {
@@ -136,7 +136,7 @@ impl Limiter {
         Arc::new(limiter)
     }
 
-    /// The limits with these numbers (one bit each) for a request of `sender`.
+    /// The limits with these numbers (one bit each) for a request from `sender`.
     pub fn of_request(
         &self,
         plan: &Arc<LimitPlan>,
@@ -159,7 +159,7 @@ impl Limiter {
         RequestLimits::new(shared, Arc::clone(plan), sender.client, used.collect())
     }
 
-    /// What `sender` has left of the limits with these numbers.
+    /// The standing of `sender` in the limits with these numbers.
     pub fn standings(&self, plan: &LimitPlan, numbers: u64, sender: Sender<'_>) -> Vec<Standing> {
         let unix = self.shared.clock.now().seconds();
         let standings = plan.numbered(numbers).map(|(_, limit)| {
@@ -192,7 +192,7 @@ impl Limiter {
         written
     }
 
-    /// Writes the file several times a minute if there is anything new; never ends.
+    /// Writes the file several times a minute if there is anything new; never returns.
     pub async fn keep(self: Arc<Self>) {
         let mut is_failing = false;
         loop {
@@ -204,7 +204,7 @@ impl Limiter {
                 Ok(Err(error)) => Some(error),
                 Err(error) => Some(io::Error::other(error)),
             };
-            // Once per series of failures: a full disk stays full for a while.
+            // Logged once per series of failures: a full disk stays full for a while.
             if let (Some(error), false) = (&error, is_failing) {
                 warn!(%error, "usage of quotas not saved");
             }
@@ -212,8 +212,8 @@ impl Limiter {
         }
     }
 
-    /// What was used in periods that are not over, those that were here last at the end: so a file
-    /// keeps the order.
+    /// The usage in periods that are not over, the most recent subjects last: so a file keeps the
+    /// order.
     fn records(&self) -> Vec<(SubjectKey, Usage)> {
         let now = self.shared.clock.now().seconds();
         let subjects = self.lock();
@@ -226,7 +226,7 @@ impl Limiter {
         current.take(RECORDS_MAX).collect()
     }
 
-    /// What all clients and users have done so far.
+    /// Figures over all clients and users.
     pub fn figures(&self) -> LimiterFigures {
         let (subjects, forgotten) = {
             let subjects = self.lock();
@@ -278,7 +278,7 @@ impl Subjects {
         state
     }
 
-    /// What it has used; if it is not remembered, what it may have used.
+    /// The usage of a subject; if it is not remembered, the usage that it may have had.
     fn peek(&self, key: SubjectKey) -> Usage {
         let known = self.by_key.peek(&key).map(|state| *state.usage());
         known
@@ -286,9 +286,9 @@ impl Subjects {
             .unwrap_or_default()
     }
 
-    /// Forgets a part of those that have no request on its way: such a request counts in the state
-    /// that is here. Those that have used least go first, and of equals those that were away
-    /// longest.
+    /// Forgets a part of the subjects without a request in progress: a request in progress counts
+    /// in the state that is here. The subjects with the least usage are forgotten first; if their
+    /// usage is equal, the least recent first.
     fn forget(&mut self, now: u64) {
         let mut idle: Vec<(u64, SubjectKey)> = Vec::with_capacity(self.by_key.len());
         for (key, state) in self.by_key.iter().rev() {
@@ -314,8 +314,9 @@ impl Subjects {
         self.forgotten.entry(limit).or_default().raise_to(usage);
     }
 
-    /// Whether one more is remembered without forgetting another. The first ones are even if the
-    /// budget has no room: the limits of all clients together are among them.
+    /// Returns true if another subject can be remembered without forgetting any. The first
+    /// `SUBJECTS_STEP` subjects are remembered even if the budget has no room: the limits for all
+    /// clients together are among them.
     fn has_room(&mut self, cache: &Cache) -> bool {
         let count = self.by_key.len();
         if count < self.memory.len() * SUBJECTS_STEP {
@@ -366,14 +367,15 @@ fn read(path: &Path) -> Vec<(SubjectKey, Usage)> {
     }
 }
 
-/// Shorter than the minute that a killed process may lose, by the time of a slow disk.
+/// Shorter than the minute that a killed process may lose, by the time that a slow disk needs.
 const PERSIST_EVERY: Duration = Duration::from_secs(20);
-/// Most clients and users, over all limits, that are remembered, unless more have requests on their
-/// way at once.
+/// Most clients and users, over all limits, that are remembered, unless more have requests in
+/// progress at once.
 const SUBJECTS_MAX: usize = 16 << 10;
-/// This part of them is forgotten at once: one look at all of them is for many newcomers.
+/// This part of the subjects is forgotten at once, so that a pass over all subjects makes room for
+/// many new subjects.
 const FORGOTTEN_PART: usize = 8;
-/// Memory for subjects is reserved for so many at once.
+/// Memory is reserved for this many subjects at once.
 const SUBJECTS_STEP: usize = 128;
 /// The state of a subject with three buckets, its key twice, and its places in a map and a list.
 const SUBJECT_BYTES: u64 = 1 << 10;

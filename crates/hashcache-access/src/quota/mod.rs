@@ -1,11 +1,11 @@
-//! Quotas, bandwidth and request rates: the limits of `[[limit]]`, which `[[access]]` rules name.
+//! Quotas, bandwidth and request rates: the limits from `[[limit]]`, which `[[access]]` rules name.
 //!
-//! `permission` of the proxy gets the limits of a request from `limiter`. Its `request` asks them
-//! before it asks an origin, slows its body down with a [`Throttle`], and counts what came; so does
-//! its `connect` for tunnels.
+//! The proxy's `permission` gets the limits for a request from `limiter`. The proxy's `request`
+//! checks them before it contacts an origin, slows the body down with a [`Throttle`], and counts
+//! the received bytes; the proxy's `connect` does so for tunnels.
 //!
-//! Invariants: a request whose rule names no limits never gets here. A hit costs nothing of a
-//! quota. Nobody gets a quota anew within its period, also when the memory for clients is used up.
+//! Invariants: a request never gets here if its rule names no limits. A hit uses no quota. Nobody
+//! gets a new quota within the same period, even if the memory for clients is used up.
 
 mod bucket;
 mod limiter;

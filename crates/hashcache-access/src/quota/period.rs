@@ -1,4 +1,4 @@
-//! Days, weeks and months of the local calendar, as moments of the clock.
+//! Days, weeks and months in the local calendar, as moments in Unix time.
 //!
 //! Called by `limiter`. Invariant: a period contains the moment that it was made for, also where
 //! clocks change at midnight.
@@ -7,7 +7,7 @@ use hashcache_base::clock::zone::{Zone, date_of, month_of};
 
 use super::settings::QuotaPeriod;
 
-/// A stretch of time, in seconds since 1970: `begins` belongs to it and `ends` does not.
+/// A period in seconds since 1970: `begins` is included and `ends` is not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Period {
     pub begins: u64,
@@ -38,11 +38,11 @@ impl Period {
     }
 }
 
-/// The moment at which a local day begins, which is not midnight where clocks skip it.
+/// The moment at which a local day starts. This is not midnight if clocks skip midnight.
 fn beginning(day: i64, zone: &Zone) -> u64 {
     let local = day * DAY;
     let offset = |unix: i64| zone.local(unix) - unix;
-    // The offset at the wanted moment is found from one nearby.
+    // The offset at the wanted moment is found from a nearby moment.
     let near = local - offset(local);
     let mut unix = local - offset(near);
     for _ in 0..STEPS {
@@ -54,7 +54,7 @@ fn beginning(day: i64, zone: &Zone) -> u64 {
     u64::try_from(unix).unwrap_or(0)
 }
 
-/// A moment as a local clock and a calendar show it: `Saturday 28 November, 00:00`.
+/// A moment in the form for people: `Saturday 28 November, 00:00`.
 pub fn local_text(unix: u64, zone: &Zone) -> String {
     let local = zone.local(signed(unix));
     let (day, second) = (local.div_euclid(DAY), local.rem_euclid(DAY));

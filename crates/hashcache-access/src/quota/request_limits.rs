@@ -1,10 +1,10 @@
-//! What one request may still use: requests, bytes from origins, bytes per second.
+//! The limits for a request: requests, bytes from origins, bytes per second.
 //!
-//! Made by `limiter`; asked by `permission`, `request` and `connect` of the proxy, and by
+//! Made by `limiter`; called by the proxy's `permission`, `request` and `connect`, and by
 //! `throttle` for each piece of content.
 //!
-//! Invariant: it holds what it counts in, so a reload or a forgotten client changes nothing for a
-//! request that has begun. Cost: one lock for each limit and call.
+//! Invariant: it holds references to the counters, so a reload or a forgotten client changes
+//! nothing for a running request. Cost: one lock for each limit and call.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,18 +21,18 @@ use super::period::local_text;
 use super::settings::{LimitSettings, Quota, QuotaEnd, Rate};
 use super::usage::Usage;
 
-/// The limits of one configuration.
+/// The limits in a configuration.
 #[derive(Debug, Default)]
 pub struct LimitPlan {
     /// The limits.
     pub limits: Vec<LimitSettings>,
-    /// For days, weeks and months.
+    /// The time zone for days, weeks and months.
     pub zone: Zone,
-    /// The person to ask, for pages that refuse.
+    /// The contact for questions, for pages that refuse.
     pub contact: Option<Box<str>>,
 }
 
-/// What one client or user has used of one limit.
+/// A client's or user's usage of a limit.
 #[derive(Debug, Default)]
 pub(super) struct SubjectState {
     usage: Mutex<Usage>,
@@ -42,7 +42,7 @@ pub(super) struct SubjectState {
     slow: OnceLock<Arc<Bucket>>,
 }
 
-/// What happened under one limit, for operators.
+/// Counts for a limit, for operators.
 #[derive(Debug, Default)]
 pub(super) struct LimitCounts {
     pub(super) bytes: AtomicU64,
@@ -50,25 +50,25 @@ pub(super) struct LimitCounts {
     pub(super) request_refusals: AtomicU64,
 }
 
-/// A limit of a request.
+/// A limit that applies to a request.
 #[derive(Debug)]
 pub(super) struct Used {
-    /// The number of the limit in its plan.
+    /// The number of the limit in the plan.
     pub(super) number: usize,
-    /// What the sender has used of it.
+    /// The sender's usage of the limit.
     pub(super) state: Arc<SubjectState>,
     pub(super) counts: Arc<LimitCounts>,
 }
 
-/// What all requests need to count.
+/// State that all requests share for counting.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) clock: Arc<Clock>,
-    /// Whether the file differs from what is known.
+    /// True if the file differs from memory.
     pub(super) is_changed: AtomicBool,
 }
 
-/// The limits of one request.
+/// The limits for a request.
 #[derive(Clone, Debug)]
 pub struct RequestLimits(Arc<LimitsInner>);
 
@@ -80,10 +80,10 @@ struct LimitsInner {
     used: Box<[Used]>,
 }
 
-/// Where content comes from.
+/// The source of content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentFrom {
-    /// The store: it costs nothing of a quota.
+    /// The store: uses no quota.
     Store,
     /// An origin.
     Origin,
@@ -128,7 +128,7 @@ impl RequestLimits {
     /// Counts the request, in all limits or in none.
     ///
     /// # Errors
-    /// There were too many.
+    /// There were too many requests.
     pub fn take_request(&self, now: Instant) -> Result<(), Failure> {
         let mut taken: Vec<Arc<Bucket>> = Vec::new();
         for (limit, used) in self.used() {
@@ -151,7 +151,7 @@ impl RequestLimits {
         Ok(())
     }
 
-    /// Whether something may be asked of an origin.
+    /// Checks that a request may be sent to an origin.
     ///
     /// # Errors
     /// A quota is used up.
@@ -163,13 +163,13 @@ impl RequestLimits {
             .map_err(|(failure, _)| failure)
     }
 
-    /// Whether [`Self::check_quota`] would refuse; counts nothing.
+    /// Returns true if [`Self::check_quota`] would refuse; counts nothing.
     pub fn refuses_origins(&self) -> bool {
         self.find_used_up(0).is_err()
     }
 
-    /// Whether a transfer from an origin may go on that has begun: one whose quota is not used up,
-    /// or only by as much more.
+    /// Checks that a running transfer from an origin may continue: the quota is not used up, or is
+    /// exceeded by less than `more`.
     ///
     /// # Errors
     /// A quota is used up.
@@ -178,7 +178,7 @@ impl RequestLimits {
     }
 
     /// # Errors
-    /// A quota is used up, and as much more.
+    /// A quota is used up, and is exceeded by at least `more`.
     fn find_used_up(&self, more: u64) -> Result<(), (Failure, &LimitCounts)> {
         let unix = self.0.shared.clock.now().seconds();
         for (limit, used) in self.used() {
@@ -200,7 +200,7 @@ impl RequestLimits {
         Ok(())
     }
 
-    /// Counts bytes that came from an origin.
+    /// Counts bytes from an origin.
     pub fn charge(&self, bytes: u64) {
         let unix = self.0.shared.clock.now().seconds();
         for (limit, used) in self.used() {
@@ -213,14 +213,14 @@ impl RequestLimits {
         }
     }
 
-    /// Whether a quota can end transfers from origins.
+    /// Returns true if a quota can stop transfers from origins.
     pub(super) fn can_refuse(&self) -> bool {
         let mut quotas = self.used().filter_map(|(limit, _)| limit.quota);
         quotas.any(|quota| quota.end == QuotaEnd::Refuse)
     }
 
-    /// The buckets from which content takes that comes from there. A number says which quota must
-    /// be used up for its bucket to count.
+    /// The buckets from which content with this source takes. If there is a number, the bucket
+    /// counts only if the quota with that number is used up.
     pub(super) fn buckets(&self, from: ContentFrom) -> Vec<(Arc<Bucket>, Option<usize>)> {
         let now = Instant::now();
         let mut buckets = Vec::new();
@@ -231,7 +231,7 @@ impl RequestLimits {
             if let (Some(QuotaEnd::Slow(per_second)), ContentFrom::Origin) =
                 (limit.quota.map(|quota| quota.end), from)
             {
-                // No burst: it would be a small quota of its own after each pause.
+                // No burst: it would be a small extra quota after each pause.
                 let rate = Rate {
                     per_second,
                     burst: 1,
@@ -246,12 +246,12 @@ impl RequestLimits {
         self.0.client
     }
 
-    /// Whether one of the quotas is used up, whatever follows from it.
+    /// Returns true if any quota is used up, even if the quota does not refuse requests.
     pub fn is_any_used_up(&self) -> bool {
         (0..self.0.used.len()).any(|at| self.is_used_up(at))
     }
 
-    /// Whether the quota of the limit at this place of the request's limits is used up.
+    /// Returns true if the quota at this index in the request's limits is used up.
     pub(super) fn is_used_up(&self, at: usize) -> bool {
         let unix = self.0.shared.clock.now().seconds();
         let Some((limit, used)) = self.used().nth(at) else {

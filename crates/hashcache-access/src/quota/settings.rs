@@ -2,19 +2,19 @@
 //!
 //! Made by `hashcache-cli`; `limiter` applies them.
 
-/// Whose bytes and requests are added up.
+/// Which bytes and requests are added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitPer {
-    /// Each client has its own: an IPv4 address or an IPv6 network of 64 bits.
+    /// Separately for each client: an IPv4 address or an IPv6 network of 64 bits.
     Client,
-    /// Each user has their own; where the user is not known, each client.
+    /// Separately for each user; if the user is not known, for each client.
     User,
-    /// All have one together.
+    /// For all clients together.
     All,
 }
 
 impl LimitPer {
-    /// The words for it.
+    /// All values and their names in settings.
     pub const ALL: [(&'static str, Self); 3] = [
         ("client", Self::Client),
         ("user", Self::User),
@@ -22,7 +22,7 @@ impl LimitPer {
     ];
 }
 
-/// How long a quota lasts, by the calendar of the system's time zone.
+/// The calendar period of a quota, in the system's time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaPeriod {
     /// From midnight.
@@ -34,7 +34,7 @@ pub enum QuotaPeriod {
 }
 
 impl QuotaPeriod {
-    /// The words for it.
+    /// All values and their names in settings.
     pub const ALL: [(&'static str, Self); 3] = [
         ("day", Self::Day),
         ("week", Self::Week),
@@ -51,12 +51,12 @@ impl QuotaPeriod {
     }
 }
 
-/// What happens when a quota is used up.
+/// The action when a quota is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaEnd {
-    /// Requests that need the origin are refused, and transfers from it end.
+    /// Requests that need the origin are refused, and transfers from the origin are stopped.
     Refuse,
-    /// Content from origins comes with so many bytes per second.
+    /// Content from origins is slowed down to this number of bytes per second.
     Slow(u64),
 }
 
@@ -67,25 +67,25 @@ pub struct Quota {
     pub bytes: u64,
     /// The period.
     pub period: QuotaPeriod,
-    /// What happens at the end of it.
+    /// The action when the bytes are used up.
     pub end: QuotaEnd,
 }
 
-/// A rate, and what may exceed it for a moment.
+/// A rate, and how far a burst may exceed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// Bytes or requests per second, at least 1.
     pub per_second: u64,
-    /// Bytes or requests at once, after a time without any; at least 1.
+    /// Bytes or requests at once, after a pause; at least 1.
     pub burst: u64,
 }
 
-/// One `[[limit]]`.
+/// The settings in a `[[limit]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitSettings {
-    /// Its name in rules, on pages and in the file of usage.
+    /// The name in rules, on pages and in the usage file.
     pub name: String,
-    /// Whose bytes and requests are added up.
+    /// Which bytes and requests are added up.
     pub per: LimitPer,
     /// Bytes from origins per period.
     pub quota: Option<Quota>,

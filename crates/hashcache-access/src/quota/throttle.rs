@@ -1,11 +1,11 @@
-//! Content that is slowed down: a response, or what comes through a tunnel.
+//! Slows content down: a response, or the bytes in a tunnel.
 //!
-//! Made by `request/body` and `connect/metered` of the proxy for requests with limits on bandwidth
-//! or with a quota, and asked by them before they move a piece.
+//! Made by the proxy's `request/body` and `connect/metered` for requests with limits on bandwidth
+//! or with a quota; they call it before they move a piece.
 //!
-//! Invariant: no more than one piece waits in it, as for a client that reads slowly, so a slow
-//! transfer holds no more memory than any other. What is taken from a bucket and not used goes
-//! back. Cost: one lock for each bucket and piece.
+//! Invariant: at most one piece waits in it, as for a client that reads slowly, so a slow transfer
+//! holds no more memory than any other. Tokens that were taken from a bucket and not used are
+//! returned. Cost: one lock for each bucket and piece.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct Throttle {
     client: Network,
     from: ContentFrom,
     steps: Vec<Step>,
-    /// The step that is next, and how much each step of this round takes.
+    /// The next step, and how much each step in this round takes.
     next: usize,
     amount: u64,
     /// Bytes that may be moved now.
@@ -40,7 +40,7 @@ pub struct Throttle {
 #[derive(Debug)]
 struct Step {
     bucket: Arc<Bucket>,
-    /// It counts only while the quota at this place is used up.
+    /// The bucket counts only while the quota at this index is used up.
     quota: Option<usize>,
     /// Bytes that were taken and not used.
     held: u64,
@@ -53,7 +53,7 @@ impl Step {
 }
 
 impl Throttle {
-    /// Slows content down that comes from there; `None`: the limits do not.
+    /// A throttle for content with this source; `None` if no limit applies.
     pub fn of(limits: &RequestLimits, from: ContentFrom) -> Option<Self> {
         let steps = limits.buckets(from).into_iter();
         let steps = steps.map(|(bucket, quota)| Step {
@@ -80,7 +80,7 @@ impl Throttle {
     /// Ready with the number of bytes that may be moved now, at least one.
     ///
     /// # Errors
-    /// The quota is used up, and has been for a while.
+    /// The quota is used up, and so is the grace of this transfer or of all transfers.
     pub fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Failure>> {
         if self.room == 0 {
             ready!(self.poll_round(context))?;
@@ -88,7 +88,7 @@ impl Throttle {
         Poll::Ready(Ok(usize::try_from(self.room).unwrap_or(usize::MAX)))
     }
 
-    /// So many bytes were moved.
+    /// Notes that `bytes` were moved.
     pub fn spend(&mut self, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.room = self.room.saturating_sub(bytes);
@@ -108,7 +108,7 @@ impl Throttle {
         Ok(())
     }
 
-    /// Takes the same amount from one bucket after another. No bucket is locked meanwhile, so two
+    /// Takes the same amount from each bucket in order. No bucket is locked meanwhile, so two
     /// transfers cannot wait for each other.
     fn poll_round(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         if self.next == 0 && self.ticket.is_none() {
@@ -120,7 +120,7 @@ impl Throttle {
             self.amount = quanta.min().unwrap_or(UNSLOWED);
         }
         while let Some(step) = self.steps.get(self.next) {
-            // One that waits goes on, whatever the quota says meanwhile.
+            // A transfer that already waits keeps waiting, even if the quota changes meanwhile.
             if self.ticket.is_some() || step.counts(&self.limits) {
                 let bucket = Arc::clone(&step.bucket);
                 ready!(self.poll_take(context, &bucket));
@@ -158,7 +158,7 @@ impl Throttle {
 
 impl Drop for Throttle {
     fn drop(&mut self) {
-        // First, so that what goes back is for another transfer.
+        // First, so that returned bytes are available to another transfer.
         self.ticket = None;
         for step in &self.steps {
             if step.held > 0 {
@@ -168,10 +168,11 @@ impl Drop for Throttle {
     }
 }
 
-/// The most that is moved between two looks at a quota.
+/// Most bytes that are moved between two checks of a quota.
 const UNSLOWED: u64 = 64 << 10;
-/// What a transfer may go on with when the quota is used up: much of it has been fetched ahead and
-/// is paid for, and a page that has begun should arrive whole.
+/// Bytes that a transfer may still move when the quota is used up: many of them have been fetched
+/// ahead and are paid for, and a page that has started should arrive completely.
 const GRACE: u64 = 1 << 20;
-/// Above this usage beyond the quota every transfer ends: a client can have thousands of them.
+/// If the usage exceeds the quota by this much, every transfer is stopped: a client can have
+/// thousands of transfers.
 const GRACE_OF_ALL: u64 = 8 << 20;

@@ -1,15 +1,15 @@
 //! The bytes that were used in a period, and the file that keeps them over restarts.
 //!
-//! `limiter` counts in [`Usage`] and writes all of them with [`encode`]. Each record has a checksum
-//! of its own, so damage costs the records that it hit and no others.
+//! `limiter` counts in [`Usage`] and writes all usage with [`encode`]. Each record has a separate
+//! checksum, so damage costs only the damaged records.
 //!
 //! ```text
 //! "HCQUOTA1" | record | record | …
 //! record: limit 8 | subject 16 | begins 8 | ends 8 | used 8 | checksum 8
 //! ```
 //!
-//! Invariants: nothing in a file can panic or take more memory than [`RECORDS_MAX`] records. Usage
-//! falls only when a later period begins: not when the clock is set back.
+//! Invariants: no file content can cause a panic or take more memory than [`RECORDS_MAX`] records.
+//! Usage falls only when a later period starts: not when the clock is set back.
 
 use hashcache_base::clock::zone::Zone;
 use hashcache_base::share::Network;
@@ -18,7 +18,7 @@ use ring::digest::{SHA256, digest};
 use super::period::Period;
 use super::settings::Quota;
 
-/// What was used in one period.
+/// The bytes that were used in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) period: Period,
@@ -26,21 +26,22 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Goes to the period around this moment if it is another one.
+    /// Moves to the period around this moment if the current period does not contain it.
     pub(super) fn roll(&mut self, unix: u64, quota: &Quota, zone: &Zone) {
         if !self.period.contains(unix) {
             self.go_to(Period::around(unix, quota.period, zone));
         }
     }
 
-    /// The same if the settings or the time zone may have changed since: a period that contains the
-    /// moment may be a wrong one.
+    /// As [`roll`](Self::roll), but for settings or a time zone that may have changed since: a
+    /// period that contains the moment may be a wrong period.
     pub(super) fn adjust(&mut self, unix: u64, quota: &Quota, zone: &Zone) {
         self.go_to(Period::around(unix, quota.period, zone));
     }
 
-    /// Bytes from before the new period are not counted in it. Others are: those of a day whose
-    /// week counts now, and those of a time that a clock which was set back shows again.
+    /// Bytes from before the new period are removed. Other bytes still count: bytes from a day when
+    /// the period changes to a week, and bytes from a time that a clock shows again because it was
+    /// set back.
     fn go_to(&mut self, period: Period) {
         if self.period.begins < period.begins {
             self.bytes = 0;
@@ -48,7 +49,7 @@ impl Usage {
         self.period = period;
     }
 
-    /// The bytes, unless they were used in a period that is over.
+    /// The bytes, or 0 if they were used in a period that is over.
     pub(super) fn current_bytes(&self, unix: u64) -> u64 {
         if unix < self.period.ends {
             self.bytes
@@ -57,7 +58,7 @@ impl Usage {
         }
     }
 
-    /// Takes the larger one of two, of the later period.
+    /// Takes the usage in the later period; for the same period, the larger usage.
     pub(super) fn raise_to(&mut self, other: Self) {
         if self.period.ends < other.period.ends {
             *self = other;
@@ -74,7 +75,7 @@ pub(super) struct SubjectKey {
     subject: [u8; SUBJECT_BYTES],
 }
 
-/// A hash of the name of a limit.
+/// A hash of a limit's name.
 pub(super) type LimitHash = [u8; LIMIT_BYTES];
 
 /// A client, a user, or all of them.
@@ -110,7 +111,7 @@ impl SubjectKey {
         }
     }
 
-    /// The key for what forgotten clients and users had used of a limit.
+    /// The key for the usage that forgotten clients and users had of a limit.
     pub(super) const fn of_forgotten(limit: LimitHash) -> Self {
         Self {
             limit,
@@ -123,7 +124,7 @@ impl SubjectKey {
     }
 }
 
-/// The file with these records.
+/// Encodes a file with these records.
 pub(super) fn encode(records: &[(SubjectKey, Usage)]) -> Vec<u8> {
     let mut file = Vec::with_capacity(MAGIC.len() + records.len() * RECORD_BYTES);
     file.extend_from_slice(MAGIC);
@@ -140,7 +141,7 @@ pub(super) fn encode(records: &[(SubjectKey, Usage)]) -> Vec<u8> {
     file
 }
 
-/// The records of a file, and whether it is damaged.
+/// The records in a file, and true if the file is damaged.
 pub(super) fn decode(file: &[u8]) -> (Vec<(SubjectKey, Usage)>, bool) {
     let Some(records) = file.strip_prefix(MAGIC) else {
         return (Vec::new(), true);
@@ -174,8 +175,9 @@ fn hash<const N: usize>(text: &[u8]) -> [u8; N] {
     *first.expect("the hash has 32 bytes")
 }
 
-/// Most records of a file. More clients and users than [`SUBJECTS_MAX`] are remembered only while
-/// they all have requests on their way, which the limits on connections keep far below this.
+/// Most records in a file. More clients and users than [`SUBJECTS_MAX`] are remembered only while
+/// they all have requests in progress, and the limits on connections keep that number far below
+/// this.
 ///
 /// [`SUBJECTS_MAX`]: super::limiter
 pub(super) const RECORDS_MAX: usize = 64 << 10;
@@ -187,7 +189,7 @@ const LIMIT_BYTES: usize = 8;
 const SUBJECT_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 8;
 const RECORD_BYTES: usize = LIMIT_BYTES + SUBJECT_BYTES + 3 * 8 + CHECKSUM_BYTES;
-/// No hash, in practice.
+/// In practice, no hash has this value.
 const FORGOTTEN: [u8; SUBJECT_BYTES] = [0; SUBJECT_BYTES];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! User name and password of a client: the field Proxy-Authorization with the scheme Basic (RFC
+//! A client's user name and password: the field Proxy-Authorization with the scheme Basic (RFC
 //! 7617).
 //!
 //! Invariant: `Debug` shows neither.
@@ -13,13 +13,13 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 pub struct Login {
     /// The name, without control characters and colons.
     pub user: Box<str>,
-    /// The password, of any bytes but NUL.
+    /// The password, with any bytes but NUL.
     pub password: Box<[u8]>,
 }
 
 impl Login {
-    /// Reads the value of the field. `None`: it has another scheme, is malformed or too long, or
-    /// the user name is not UTF-8, as our challenge asks for.
+    /// Parses the field value. `None`: the value has another scheme, is malformed or too long, or
+    /// the user name is not UTF-8, which our challenge requires.
     pub fn read(value: &[u8]) -> Option<Self> {
         let at = value.iter().position(|&byte| byte == b' ')?;
         let (scheme, rest) = value.split_at(at);

@@ -1,14 +1,15 @@
-//! Counts of wrong passwords, which say when no more passwords are checked.
+//! Counts of wrong passwords, which decide when no more passwords are checked.
 //!
-//! Invariants: one address gets one check a second of a user's password after the first
-//! [`BOTH_FREE`] failures, so it alone cannot fill the count of that user, and locks the user out
-//! at no other address. The counts of an address, a network and a user are much looser: they are
-//! for guesses with many names and from many addresses. That of a user locks nobody out: while it
-//! is over its limit, each network gets one guess in [`GUESS_EVERY`], so the network that guesses
-//! pays, and the right password is checked at once from any other network. Those of a network and
-//! of a user do not hold where the user has logged in lately: one machine that changes its address
-//! in an IPv6 /64 can fill that of its network. Every count forgets one failure a second, and grows
-//! no further once it is over its limit. Memory is bounded: what was used longest ago is dropped.
+//! Invariants: after the first [`BOTH_FREE`] failures, a user's password is checked only once a
+//! second from the same address. So an address cannot fill the user's count by itself, and it locks
+//! the user out at no other address. The counts of an address, a network and a user are much
+//! looser: they limit guesses with many names and from many addresses. The count of a user locks
+//! nobody out: while it is over the limit, each network gets one guess in [`GUESS_EVERY`]. So the
+//! guessing network pays, and the right password is checked at once from any other network. The
+//! counts of a network and of a user do not apply if the user has logged in there lately, because a
+//! machine that changes its address in an IPv6 /64 can fill the count of the network. Every count
+//! decreases by one failure a second, and does not grow further when it is over the limit. Memory
+//! is bounded: the least recently used entries are removed.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -22,42 +23,42 @@ use super::Tag;
 
 /// Wrong passwords that were not forgotten yet.
 pub(super) struct Failures {
-    /// When all failures of a key will be forgotten: each adds a second.
+    /// When all failures of a key will be forgotten: each failure adds a second.
     forgotten_at: LruCache<FailureKey, Instant>,
-    /// When a wrong password of a user came from a network last.
+    /// The last time a network sent a wrong password for a user.
     guessed_at: LruCache<FailureKey, Instant>,
-    /// When a user had a right password checked at an address, and in a network, last.
+    /// The last time a user logged in with a right password, at an address and in a network.
     logged_in_at: LruCache<FailureKey, Instant>,
 }
 
-/// What a failure is counted for.
+/// The key of a count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct FailureKey {
     client: Option<Network>,
     user: Option<Tag>,
 }
 
-/// Where a login comes from.
+/// The source of a login.
 #[derive(Clone, Copy, Debug)]
 pub struct LoginSource {
     /// The client, as shares count it.
     pub network: Network,
-    /// Its address, or the child.
+    /// The client's address, or the child.
     pub address: Network,
 }
 
-/// The counts that a login has part in.
+/// The counts in which a login takes part.
 pub(super) struct FailureKeys {
     of_both: FailureKey,
     of_address: FailureKey,
     of_network: FailureKey,
     of_user: FailureKey,
-    /// The user at the network: of logins, and of guesses while the user has many failures.
+    /// The user at the network: for logins, and for guesses while the user has many failures.
     at_network: FailureKey,
 }
 
 impl FailureKeys {
-    /// Names are hashed with `key`: they are of any length, and clients choose them.
+    /// Names are hashed with `key`, because clients choose the names and names have any length.
     pub(super) fn new(key: &hmac::Key, from: LoginSource, user: &str) -> Self {
         let mut tag = Tag::default();
         tag.copy_from_slice(hmac::sign(key, user.as_bytes()).as_ref());
@@ -72,7 +73,7 @@ impl FailureKeys {
         }
     }
 
-    /// Each count once, with its limit.
+    /// Each count once, with the limit.
     fn counts(&self) -> impl Iterator<Item = (FailureKey, u32)> {
         let network = (self.of_network != self.of_address).then_some((self.of_network, LOOSE_FREE));
         let others = [
@@ -101,7 +102,7 @@ impl Failures {
         self.guessed_at.put(keys.at_network, now);
         for (key, free) in keys.counts() {
             let begun = self.forgotten_at.get(&key).map_or(now, |at| (*at).max(now));
-            // Users for whom a count does not hold may fail on and on.
+            // A user exempt from a count may fail again and again, so the count is capped.
             let at_most = now + FORGET_EVERY * (free + 1);
             self.forgotten_at
                 .put(key, (begun + FORGET_EVERY).min(at_most));
@@ -115,7 +116,8 @@ impl Failures {
         self.logged_in_at.put(keys.of_both, now);
     }
 
-    /// Whether one of the counts has more failures than cost nothing.
+    /// Returns true if a count exceeds the number of free failures, and applies to this login (see
+    /// the module's head for the exemptions).
     pub(super) fn are_too_many(&self, keys: &FailureKeys) -> bool {
         let now = Instant::now();
         let is_known = |key: FailureKey| {
@@ -138,13 +140,13 @@ impl Failures {
 
 /// One failure is forgotten each second.
 const FORGET_EVERY: Duration = Duration::from_secs(1);
-/// Failures that cost nothing: of a user at one address; of an address, a network or a user.
+/// Free failures: for a user at one address; for an address, a network or a user.
 const BOTH_FREE: u32 = 10;
 const LOOSE_FREE: u32 = 100;
-/// How long a network that has guessed waits before the next password of a user with many failures
-/// is checked: the longest that a user waits where somebody else guesses.
+/// If a user has many failures, a network that has guessed waits this long before the next password
+/// is checked. This is the longest wait for a user in a network from which an attacker guesses.
 const GUESS_EVERY: Duration = Duration::from_secs(30);
-/// How long an address or a network is known as one of a user: over a holiday.
+/// How long an address or a network is known for a user: long enough for a holiday.
 const KNOWN_TIME: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Most counts, and most logins.
 const KEYS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not zero");

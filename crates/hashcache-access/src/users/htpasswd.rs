@@ -1,11 +1,10 @@
-//! Lines of users and the hashes of their passwords, as `htpasswd -B` of Apache writes them:
-//! `name:hash`.
+//! Lines with users and password hashes, as Apache's `htpasswd -B` writes them: `name:hash`.
 //!
-//! Called by `user_hashes`. Only bcrypt is taken: the other hashes of `htpasswd` can be tried a
-//! million times a second. Files of Squid have such hashes beside bcrypt; their users are told from
-//! lines that are broken, so that one of them does not lock out the others.
+//! Called by `user_hashes`. Only bcrypt is accepted: the other hashes that `htpasswd` makes can be
+//! tried a million times a second. Squid's files have such hashes beside bcrypt. Their users are
+//! distinguished from broken lines, so that such a line does not lock out the other users.
 //!
-//! Invariant: a hash whose check would take longer than [`COST_MAX`] allows is no entry.
+//! Invariant: a hash is no entry if its check would take longer than [`COST_MAX`] allows.
 
 use bcrypt::HashParts;
 
@@ -16,7 +15,7 @@ use super::basic::USER_MAX;
 pub struct UserEntry<'a> {
     pub user: &'a str,
     pub hash: &'a str,
-    /// The work of a check doubles with each step.
+    /// The work for a check doubles with each step.
     pub cost: u32,
 }
 
@@ -25,13 +24,13 @@ pub struct UserEntry<'a> {
 pub struct BadEntry<'a> {
     /// The number of the line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault.
     pub what: &'static str,
-    /// The user, if the line has a hash of another program. This user cannot log in.
+    /// The user, if another program made the hash in the line. This user cannot log in.
     pub foreign: Option<&'a str>,
 }
 
-/// The entries of a file. Empty lines and those that begin with `#` are left out.
+/// The entries in a file. Empty lines and lines that start with `#` are skipped.
 pub fn read_entries(text: &str) -> impl Iterator<Item = Result<UserEntry<'_>, BadEntry<'_>>> {
     // A byte order mark, which some editors write, would be part of the first name.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -67,7 +66,7 @@ fn read_entry(line: &str) -> Result<UserEntry<'_>, &'static str> {
     })
 }
 
-/// The user of a line whose hash is one that `htpasswd`, `crypt` or LDAP tools make.
+/// The user in a line with a hash that `htpasswd`, `crypt` or LDAP tools make.
 fn foreign_user(line: &str) -> Option<&str> {
     let (user, rest) = line.trim_end().split_once(':')?;
     let is_named =
@@ -79,14 +78,14 @@ fn foreign_user(line: &str) -> Option<&str> {
     (is_named && (of_program || is_crypt)).then_some(user)
 }
 
-/// Beginnings of hashes of other programs: MD5, SHA-256, SHA-512, yescrypt, scrypt, Argon2, LDAP.
+/// Prefixes of other programs' hashes: MD5, SHA-256, SHA-512, yescrypt, scrypt, Argon2, LDAP.
 const FOREIGN: [&str; 10] = [
     "$apr1$", "$1$", "$5$", "$6$", "$7$", "$y$", "$gy$", "$argon2", "{SHA}", "{SSHA}",
 ];
-/// Length of a hash of the old `crypt`.
+/// Length of a hash from the old `crypt`.
 const CRYPT_LENGTH: usize = 13;
 const COST_MIN: u32 = 4;
-/// About a second of a slow processor.
+/// About a second on a slow processor.
 const COST_MAX: u32 = 14;
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! Users of the proxy: their names and passwords, and how many passwords are checked.
+//! The proxy's users: names and passwords, and how many passwords are checked.
 //!
-//! Called by `permission` of the proxy if a rule needs the user of a request. A check of a password
-//! takes from 1 ms (bcrypt with cost 4) to more than a second (cost 14). It runs on a thread of its
-//! own, and its result is kept for a while.
+//! The proxy's `permission` calls it if a rule needs the user of a request. A password check takes
+//! from 1 ms (bcrypt with cost 4) to more than a second (cost 14). It runs on a separate thread,
+//! and the result is kept for a while.
 //!
-//! Invariants: at most [`UserChecks::new`]'s number of checks run at once, and client networks take
-//! turns, so one that guesses makes another one wait for one check at a time. Requests with the
-//! same login wait for one check. At most `WAITING_MAX` logins of one client network wait, and at
-//! most a quarter of the places that are free. Wrong
-//! passwords are counted for each user at each address, for each address, network and user (see
-//! `failures`), also if the client leaves before the answer. Passwords are not kept: a result is
-//! found by a keyed hash (HMAC-SHA-256) of the name, the stored hash and the password, so a changed
-//! file ends it.
+//! Invariants: at most the number of checks given to [`UserChecks::new`] run at once, and client
+//! networks take turns, so a guessing network makes another network wait for one check at a time.
+//! Requests with the same login wait for the same check. At most `WAITING_MAX` logins from a client
+//! network wait, and at most a quarter of the free places. Wrong passwords are counted for each
+//! user at each address, for each address, network and user (see `failures`), also if the client
+//! leaves before the answer. Passwords are not kept: a result is found by a keyed hash
+//! (HMAC-SHA-256) over the name, the stored hash and the password, so it is invalid after a change
+//! in the file.
 
 mod basic;
 mod failures;
@@ -39,7 +39,7 @@ pub use user_hashes::{FileUsers, users_of};
 pub use self::failures::LoginSource;
 use self::failures::{FailureKeys, Failures};
 
-/// Checks of passwords for all cores, with their results.
+/// Password checks for all cores, with their results.
 pub struct UserChecks {
     key: hmac::Key,
     permits: FairPermits<Network>,
@@ -53,10 +53,10 @@ struct CheckState {
     checking: HashMap<Tag, Checking>,
 }
 
-/// A login that is being checked, or waits for that.
+/// A login that is being checked, or waits for the check.
 struct Checking {
     client: Network,
-    /// Held by the request that has the check made; the others with this login wait for it.
+    /// Held by the request that runs the check; other requests with this login wait for it.
     gate: Arc<AsyncMutex<()>>,
     requests: usize,
 }
@@ -93,7 +93,7 @@ impl UserChecks {
         })
     }
 
-    /// Whether the password of `login` is that of a user.
+    /// Returns true if `login` has the right password for a user.
     ///
     /// # Errors
     /// The login was not checked.
@@ -107,7 +107,7 @@ impl UserChecks {
             return Ok(false);
         };
         let tag = self.tag(&login, hash);
-        // A right login of a user who was removed may have been one with this hash.
+        // A removed user may have had this hash; then a right result may still be stored.
         let result = || self.result(&tag).map(|is_right| is_right && is_user);
         if let Some(result) = result() {
             return Ok(result);
@@ -115,12 +115,13 @@ impl UserChecks {
         let failure_keys = FailureKeys::new(&self.key, from, &login.user);
         let turn = self.enter(from.network, tag, &failure_keys)?;
         let gate = Arc::clone(&turn.gate).lock_owned().await;
-        // Another request with this login may have had it checked meanwhile.
+        // Another request with this login may have finished the check meanwhile.
         if let Some(result) = result() {
             return Ok(result);
         }
         let permit = self.permits.acquire(from.network).await;
-        // Logins that waited before this one may have been wrong: a burst passes no limit.
+        // Logins that waited before this login may have been wrong: a burst must not pass the
+        // limits.
         if self.state().failures.are_too_many(&failure_keys) {
             return Err(Unchecked::TooMany);
         }
@@ -132,7 +133,7 @@ impl UserChecks {
             } else {
                 turn.checks.note_wrong(tag, failure_keys);
             }
-            // The turn last: requests that come now find the result.
+            // The turn last: new requests then find the result.
             drop((permit, gate, turn));
             is_right
         });
@@ -168,8 +169,8 @@ impl UserChecks {
         is_new(state.wrong.get(tag), WRONG_LIFETIME).then_some(false)
     }
 
-    /// Notes a right login. There is a place for each of `users`: their logins would drop each
-    /// other otherwise, and be checked again and again.
+    /// Notes a right login. There is room for each of `users`: otherwise their logins would
+    /// displace each other, and be checked again and again.
     fn note_right(&self, tag: Tag, keys: FailureKeys, users: usize) {
         let mut state = self.state();
         let places = NonZeroUsize::new(users).map_or(RESULTS_MAX, |it| it.max(RESULTS_MAX));
@@ -219,7 +220,7 @@ impl UserChecks {
     }
 }
 
-/// A request that waits for the check of its login, or runs it.
+/// A request that waits for a login check, or runs it.
 struct Turn {
     checks: Arc<UserChecks>,
     gate: Arc<AsyncMutex<()>>,
@@ -238,12 +239,12 @@ impl Drop for Turn {
     }
 }
 
-/// How long a right password is believed, and a wrong one refused, without another check.
+/// How long a right password is believed, and a wrong password refused, without another check.
 const RIGHT_LIFETIME: Duration = Duration::from_secs(600);
 const WRONG_LIFETIME: Duration = Duration::from_secs(30);
-/// Wrong logins whose result is kept, and right ones unless there are more users.
+/// Wrong logins with a kept result; also right logins, unless there are more users.
 const RESULTS_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
-/// Logins of one client network, and of all, that wait or are checked: a class behind one address
+/// Logins that wait or are checked, for a client network and for all: a class behind one address
 /// logs in at once.
 const WAITING_MAX: usize = 32;
 const ALL_WAITING_MAX: usize = 256;

@@ -1,4 +1,4 @@
-//! The users of all files, with the hashes of their passwords.
+//! The users in all files, with their password hashes.
 //!
 //! Read at the start and at a reload.
 
@@ -11,15 +11,15 @@ use hashcache_base::state_file::{Link, open_regular};
 
 use super::htpasswd::{BadEntry, read_entries};
 
-/// The users of all files, with the hashes of their passwords.
+/// The users in all files, with their password hashes.
 pub struct UserHashes {
     hashes: HashMap<Box<str>, Box<str>>,
-    /// A hash for names that are no users: of the cost that most hashes have.
+    /// A hash for unknown names, with the most common cost.
     decoy: Option<Box<str>>,
     _memory: Reservation,
 }
 
-/// Why the users of a file could not be read.
+/// Why the users in a file could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UsersError {
@@ -38,28 +38,28 @@ pub enum UsersError {
         path: PathBuf,
         /// The number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
-    /// There is no memory for so many users.
+    /// There is not enough memory for the users.
     #[error("no memory for {users} users")]
     Memory {
-        /// How many.
+        /// Number of users.
         users: usize,
     },
 }
 
 impl UserHashes {
-    /// Reads the users of `files`; of a name that is there twice, the first entry counts.
+    /// Reads the users in `files`; if a name occurs twice, the first entry counts.
     ///
-    /// Users with hashes of other programs are left out: warnings of the proxy name them.
+    /// Users with hashes from other programs are skipped: warnings of the proxy name them.
     ///
     /// # Errors
-    /// A file cannot be read, has a line that is no entry (a user who is left out in silence would
-    /// be refused for no visible reason), or has only hashes of other programs.
+    /// A file cannot be read, has a line that is no entry (a user that is skipped without an error
+    /// would be refused for no visible reason), or has only hashes from other programs.
     pub fn load(files: &[PathBuf], cache: &Cache) -> Result<Self, UsersError> {
         let (mut hashes, mut foreign) = (HashMap::new(), HashSet::<Box<str>>::new());
-        // By cost: how many, and one of them.
+        // By cost: the number of hashes, and an example.
         let mut costs = BTreeMap::<u32, (usize, Box<str>)>::new();
         for path in files {
             let text = read_file(path)?;
@@ -92,18 +92,18 @@ impl UserHashes {
         })
     }
 
-    /// How many users there are.
+    /// Number of users.
     pub fn count(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Whether there is a user of this name.
+    /// Returns true if there is a user with this name.
     pub fn has(&self, user: &str) -> bool {
         self.hashes.contains_key(user)
     }
 
-    /// The hash to check a password of `user` with, and whether there is such a user: a name that
-    /// there is not must take as long as one that there is. `None`: there are no users.
+    /// The hash for checking a password of `user`, and true if the user exists: an unknown name
+    /// must take as long as a known name. `None`: there are no users.
     pub fn hash_for(&self, user: &str) -> Option<(&str, bool)> {
         match self.hashes.get(user) {
             Some(hash) => Some((hash, true)),
@@ -112,19 +112,19 @@ impl UserHashes {
     }
 }
 
-/// The users of a file.
+/// The users in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileUsers {
-    /// Users who can log in, with the costs of their hashes.
+    /// Users that can log in, with the costs of their hashes.
     pub users: Vec<(Box<str>, u32)>,
-    /// Users with a hash of another program, who cannot.
+    /// Users with another program's hash, which cannot log in.
     pub foreign: Vec<Box<str>>,
 }
 
-/// Checks that every line of a file is an entry, or has a hash of another program.
+/// Checks that every line in a file is an entry, or has another program's hash.
 ///
 /// # Errors
-/// The file cannot be read, has another line, or has only hashes of other programs.
+/// The file cannot be read, has another line, or has only hashes from other programs.
 pub fn users_of(path: &Path) -> Result<FileUsers, UsersError> {
     let text = read_file(path)?;
     check(path, &text)?;
@@ -138,7 +138,7 @@ pub fn users_of(path: &Path) -> Result<FileUsers, UsersError> {
     Ok(found)
 }
 
-/// Checks the lines of a file.
+/// Checks the lines in a file.
 fn check(path: &Path, text: &str) -> Result<(), UsersError> {
     let (mut has_users, mut first_foreign) = (false, None);
     for entry in read_entries(text) {
@@ -177,7 +177,7 @@ fn bad_line(path: &Path, BadEntry { line, what, .. }: BadEntry<'_>) -> UsersErro
 }
 
 const FILE_MAX: u64 = 16 << 20;
-/// A name, a hash of 60 bytes, and their place in a map; and the result of a check with its place
+/// A name, a hash of 60 bytes, and their place in a map; and the result of a check with the places
 /// in the list and the map of results.
 const ENTRY_BYTES: u64 = 192 + 96;
 

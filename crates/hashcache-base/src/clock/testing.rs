@@ -10,12 +10,12 @@ pub(super) struct Script {
 }
 
 impl Clock {
-    /// A clock of a machine just started whose system clock says this, seconds since 1970.
+    /// A clock for a machine that has just started with this system time, seconds since 1970.
     pub fn of_test(seconds: u64) -> Self {
         clock(&script(seconds * 1000))
     }
 
-    /// Lets time pass on a clock of [`Clock::of_test`].
+    /// Lets time pass on a clock from [`Clock::of_test`].
     pub fn pass(&self, seconds: u64) {
         if let TimeSource::Scripted(script) = &self.source {
             script.pass(seconds * 1000);

@@ -1,4 +1,4 @@
-//! Clocks that jump, and what is made of them.
+//! Tests of the clock: system clocks that jump, and the resulting time.
 
 use super::testing::{Script, clock, script};
 use super::*;
@@ -14,14 +14,14 @@ fn clock_at(script: &Arc<Script>, path: &Path) -> Clock {
     )
 }
 
-/// Where the host of this number is: in a network of its own.
+/// The name and address of the host with this number, in a separate network.
 fn whereabouts(host: u16) -> (Host, IpAddr) {
     let [high, low] = host.to_be_bytes();
     let name = Host::Name(format!("{host}.test").into());
     (name, [198, high, low, 1].into())
 }
 
-/// A certificate of 90 days that began 30 days before `seconds`.
+/// A certificate for 90 days that became valid 30 days before `seconds`.
 fn around(seconds: u64) -> Validity {
     Validity {
         not_before: seconds.saturating_sub(MONTH_SECONDS),
@@ -29,7 +29,7 @@ fn around(seconds: u64) -> Validity {
     }
 }
 
-/// The host proves its name with a certificate for this time, and tells the time.
+/// The host proves the name with a certificate for this time, and sends a `Date`.
 fn says(clock: &Clock, host: u16, seconds: u64) {
     let (name, peer) = whereabouts(host);
     clock.verified(&name, peer, around(seconds));
@@ -140,7 +140,7 @@ fn a_damaged_file_is_as_none() {
     }
     std::fs::write(&path, [0xff; 20]).unwrap();
     assert_eq!(clock_at(&script(NOON_MS), &path).now(), UnixMillis(NOON_MS));
-    // And it is mended.
+    // The file is repaired.
     let clock = clock_at(&script(NOON_MS), &path);
     clock.persist().unwrap();
     assert_eq!(last_known(&path), Some(NOON_MS / 1000));
@@ -195,7 +195,7 @@ fn many_names_of_one_network_and_many_addresses_of_one_name_are_one() {
     }
     assert_eq!(clock.evidence().notes.len(), 2);
     assert_eq!(clock.now(), UnixMillis(RELEASED_SECONDS * 1000));
-    // A third of another network and name is one more.
+    // A third host with another network and name is a further witness.
     says(&name(200), [192, 0, 2, 1].into());
     assert_eq!(clock.now().seconds(), told);
 }
@@ -221,14 +221,14 @@ fn a_plausible_system_clock_is_not_overruled_by_more_than_it_can_be_wrong() {
     let minute = 60_000;
     let script = script(NOON_MS);
     let clock = clock(&script);
-    // Ten minutes, and not ten minutes more with each step.
+    // Ten minutes in total, not ten more minutes with each step.
     for step in 1..60 {
         three_hosts_say(&clock, (NOON_MS + step * 9 * minute) / 1000);
         let ahead = clock.now().0 - script.wall_ms.load(Relaxed);
         assert!(ahead <= SYSTEM_WRONG_MS, "{ahead} ms after {step} steps");
     }
     assert!(clock.suspect());
-    // Nor over restarts.
+    // The difference does not add up over restarts either.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("clock");
     for _ in 0..5 {
@@ -239,7 +239,7 @@ fn a_plausible_system_clock_is_not_overruled_by_more_than_it_can_be_wrong() {
     }
     let clock = clock_at(&script, &path);
     assert_eq!(clock.now().0, NOON_MS + 9 * minute);
-    // And honest ones undo it.
+    // Honest witnesses undo it.
     three_hosts_say(&clock, NOON_MS / 1000);
     assert_eq!(clock.now().0 / 1000, NOON_MS / 1000);
     assert!(!clock.suspect());
@@ -310,7 +310,7 @@ fn honest_hosts_bring_a_clock_back_that_others_sent_ahead() {
     let script = script(7_000);
     let clock = clock(&script);
     let noon = NOON_MS / 1000;
-    // Three hosts lie as far as their certificates reach.
+    // Three hosts claim false dates, as far as their certificates allow.
     let year = Validity {
         not_before: noon - MONTH_SECONDS,
         not_after: noon + 12 * MONTH_SECONDS,
@@ -321,7 +321,7 @@ fn honest_hosts_bring_a_clock_back_that_others_sent_ahead() {
         clock.hint(&name, peer, year.not_after);
     }
     assert_eq!(clock.now().seconds(), year.not_after);
-    // Honest ones have shorter certificates, which are over by that time.
+    // Honest hosts have shorter certificates, which have expired by that time.
     let honest = around(noon);
     assert!(clock.certificate_time(honest) > honest.not_after);
     for host in 0..4 {
@@ -345,7 +345,7 @@ fn hosts_that_contradict_each_other_are_not_believed() {
         says(&clock, host, now + MONTH_SECONDS * (u64::from(host) + 1));
     }
     assert_eq!(clock.now(), UnixMillis(RELEASED_SECONDS * 1000));
-    // Three agree now, of six: no majority.
+    // Three of six hosts agree now: no majority.
     for host in 3..6 {
         says(&clock, host, now + 12 * MONTH_SECONDS);
     }

@@ -1,19 +1,20 @@
-//! The time zone of the system: which time local clocks show.
+//! The system's time zone: the offset between UTC and the time on local clocks.
 //!
-//! Read at the start and at a reload from `/etc/localtime` (TZif, RFC 9636); without that file
-//! local time is UTC. The variable `TZ` is not read. Rules with times of the week need the zone.
+//! Read from `/etc/localtime` (TZif, RFC 9636) at the start and at a reload; without that file
+//! local time is UTC. The variable `TZ` is not read. Access rules with times of the week need the
+//! zone.
 //!
-//! Invariant: a damaged file gives another offset at worst, never a panic: every read is checked.
+//! Invariant: a damaged file gives a wrong offset at worst, never a panic: every read is checked.
 
 use std::io::{self, Read as _};
 use std::path::Path;
 
 use crate::state_file::{Link, open_regular};
 
-/// The offsets from UTC of one place.
+/// The offsets from UTC at a place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zone {
-    /// Moments in seconds since 1970, in order, each with the offset that begins then.
+    /// Moments in seconds since 1970, in order, each with the offset from that moment on.
     changes: Vec<(i64, i32)>,
     /// The offset before the first change.
     first: i32,
@@ -25,7 +26,7 @@ impl Zone {
     /// The zone of this system.
     ///
     /// # Errors
-    /// The file is there, but cannot be read or has no zone in it.
+    /// The file exists, but cannot be read or contains no zone.
     pub fn of_system() -> io::Result<Self> {
         let file = match open_regular(Path::new(LOCALTIME), Link::Followed) {
             Ok(file) => file,
@@ -37,12 +38,12 @@ impl Zone {
         Self::read(&bytes).ok_or_else(|| io::Error::other("not a time zone file (TZif)"))
     }
 
-    /// Whether this system says which zone it is in.
+    /// Returns true if this system has a zone file, `/etc/localtime`.
     pub fn is_set() -> bool {
         Path::new(LOCALTIME).exists()
     }
 
-    /// The local time at `unix` seconds, as seconds since the beginning of 1970 on local clocks.
+    /// The local time at `unix` seconds, as seconds since the start of 1970 on local clocks.
     pub fn local(&self, unix: i64) -> i64 {
         unix.saturating_add(i64::from(self.offset(unix)))
     }
@@ -66,13 +67,13 @@ impl Zone {
         last.map_or(self.first, |(_, offset)| *offset)
     }
 
-    /// The zone of a file; `None`: it has none in it.
+    /// Parses the zone in a file; `None` if the file contains no zone.
     pub fn read(file: &[u8]) -> Option<Self> {
         let counts = Counts::read(file)?;
         if file.get(4)? == &0 {
             return Self::read_block(file.get(HEADER..)?, &counts, 4).map(|(zone, _)| zone);
         }
-        // Later versions repeat the data with moments of 64 bits, and add the rule.
+        // From version 2 on, the file repeats the data with 64-bit moments, and adds the rule.
         let second = file.get(counts.block_bytes(4)?.checked_add(HEADER)?..)?;
         let counts = Counts::read(second)?;
         let (mut zone, footer) = Self::read_block(second.get(HEADER..)?, &counts, 8)?;
@@ -87,7 +88,7 @@ impl Zone {
     }
 
     /// Reads the data block at the start of `block`, in which each moment takes `width` bytes.
-    /// Returns the bytes behind the data block.
+    /// Returns the zone and the bytes behind the data block.
     fn read_block<'a>(block: &'a [u8], counts: &Counts, width: usize) -> Option<(Self, &'a [u8])> {
         let (moments, rest) = block.split_at_checked(counts.moments.checked_mul(width)?)?;
         let (kinds, rest) = rest.split_at_checked(counts.moments)?;
@@ -142,7 +143,7 @@ impl Counts {
         })
     }
 
-    /// Bytes of the data whose moments have `width` bytes.
+    /// Bytes in a data block with moments of `width` bytes.
     fn block_bytes(&self, width: usize) -> Option<usize> {
         let moments = self.moments.checked_mul(width + 1)?;
         let leap_seconds = self.leap_seconds.checked_mul(width + 4)?;
@@ -156,7 +157,7 @@ impl Counts {
     }
 }
 
-/// An offset, and one for a part of each year (POSIX, variable `TZ`).
+/// The standard offset, and a second offset for a part of each year (POSIX, variable `TZ`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct YearlyRule {
     standard: i32,
@@ -183,7 +184,7 @@ enum YearlyDay {
     FromZero(u16),
     /// Day of the year from 1; February 29 is never counted.
     Julian(u16),
-    /// `week` 5 is the last one; Sunday is day 0.
+    /// `week` 5 is the last week; Sunday is day 0.
     OfMonth { month: u8, week: u8, day: u8 },
 }
 
@@ -204,7 +205,7 @@ impl YearlyRule {
         let is_summer = if from <= until {
             (from..until).contains(&unix)
         } else {
-            // South of the equator.
+            // South of the equator, summer spans the turn of the year.
             !(until..from).contains(&unix)
         };
         if is_summer {
@@ -242,7 +243,7 @@ impl YearlyRule {
 }
 
 impl YearlyMoment {
-    /// Seconds since 1970 on local clocks.
+    /// This moment in `year`, in seconds since 1970 on local clocks.
     fn in_year(&self, year: i64) -> i64 {
         let first = days_before(year);
         let day = match self.day {
@@ -253,14 +254,14 @@ impl YearlyMoment {
             }
             YearlyDay::OfMonth { month, week, day } => {
                 let (begin, length) = month_of(year, month);
-                // 1970 began on a Thursday.
+                // 1970 started on a Thursday.
                 let weekday = (begin + 4).rem_euclid(7);
                 let earliest = (i64::from(day) - weekday).rem_euclid(7);
                 let wanted = earliest + 7 * (i64::from(week) - 1);
                 begin + if wanted < length { wanted } else { wanted - 7 }
             }
         };
-        // At the ends of what 64 bits hold, years are cut off.
+        // Moments beyond the range of 64 bits are clamped.
         day.saturating_mul(DAY).saturating_add(self.second.into())
     }
 
@@ -292,7 +293,7 @@ impl YearlyMoment {
     }
 }
 
-/// Skips the name of an offset: letters, or anything in `<>`.
+/// Skips the name of an offset: letters, or any text in `<>`.
 fn skip_name(text: &str) -> Option<&str> {
     if let Some(quoted) = text.strip_prefix('<') {
         return quoted.split_once('>').map(|(_, rest)| rest);
@@ -301,7 +302,7 @@ fn skip_name(text: &str) -> Option<&str> {
     (text.len() - rest.len() >= 3).then_some(rest)
 }
 
-/// An offset as POSIX has it, in which hours west of Greenwich are positive.
+/// An offset as POSIX writes it: hours west of Greenwich are positive.
 fn read_offset(text: &str) -> Option<(i32, &str)> {
     read_time(text).map(|(seconds, rest)| (-seconds, rest))
 }
@@ -326,7 +327,7 @@ fn read_time(text: &str) -> Option<(i32, &str)> {
     ))
 }
 
-/// The year of a day, counted from the beginning of 1970.
+/// The year that contains a day, counted from the start of 1970.
 fn year_of(day: i64) -> i64 {
     // 400 years have 146,097 days; the estimate is wrong by one year at most.
     let year = 1970 + (day * 400).div_euclid(146_097);
@@ -337,7 +338,7 @@ fn year_of(day: i64) -> i64 {
     }
 }
 
-/// Days from the beginning of 1970 to the beginning of `year`.
+/// Days from the start of 1970 to the start of `year`.
 fn days_before(year: i64) -> i64 {
     let last = year - 1;
     let leap_days = last.div_euclid(4) - last.div_euclid(100) + last.div_euclid(400);
@@ -348,17 +349,17 @@ fn is_leap(year: i64) -> bool {
     days_before(year + 1) - days_before(year) == 366
 }
 
-/// The year, month and day of the month of a day, which is counted from the beginning of 1970.
+/// The year, month and day of month for a day that is counted from the start of 1970.
 pub fn date_of(day: i64) -> (i64, u8, i64) {
     let year = year_of(day);
     let mut months = (1..=12).rev().map(|month| (month, month_of(year, month)));
-    // The last month that has begun; January has.
+    // The last month that starts on or before this day; January always does.
     let begun = months.find(|(_, (first, _))| *first <= day);
     let (month, (first, _)) = begun.unwrap_or((1, (day, 31)));
     (year, month, day - first + 1)
 }
 
-/// The first day of a month, counted from the beginning of 1970, and the days of the month.
+/// The first day of a month, counted from the start of 1970, and the month's length in days.
 pub fn month_of(year: i64, month: u8) -> (i64, i64) {
     let february = if is_leap(year) { 29 } else { 28 };
     let lengths = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
@@ -368,9 +369,9 @@ pub fn month_of(year: i64, month: u8) -> (i64, i64) {
 }
 
 const LOCALTIME: &str = "/etc/localtime";
-/// The largest zone of the IANA database has 3.5 kB.
+/// The largest zone in the IANA database has 3.5 kB.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-/// Bytes of a header, and of one kind of local time.
+/// Bytes in a header, and in one local time type.
 const HEADER: usize = 44;
 const KIND: usize = 6;
 const DAY: i64 = 24 * 3600;

@@ -1,22 +1,22 @@
-//! Why there is no link, and what the operator can do about it.
+//! Why there is no link, and how the operator can repair it.
 //!
-//! Made by `linked` of `hashcache-upstream`; a part of `Failure`, and shown by
-//! `hashcache link status`.
+//! Made by `linked` in `hashcache-upstream`; a part of `Failure`, and shown by `hashcache link
+//! status`.
 
-/// A fault of the link itself, not of the line below it.
+/// A fault in the link itself, not in the line below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkFault {
-    /// The parent has shown another key than the pinned one.
+    /// The parent has shown another key than the pinned key.
     OtherKey,
-    /// The parent has ended the handshake because of our key.
+    /// The parent has aborted the handshake because of our key.
     NotAccepted,
-    /// The other end does not speak the protocol of a link.
+    /// The other side does not speak the protocol of a link.
     NoListener,
-    /// The connection ended before the parent had accepted it.
+    /// The connection was closed before the parent had accepted it.
     Ended,
-    /// There is no memory for the windows of the connection.
+    /// There is no memory for the connection's windows.
     Memory,
-    /// The content of a response came in frames that are not right.
+    /// Response content arrived in invalid frames.
     Frames,
 }
 
@@ -33,7 +33,7 @@ impl LinkFault {
         }
     }
 
-    /// What to do.
+    /// Advice for the operator.
     pub fn advice(self) -> &'static str {
         match self {
             Self::OtherKey => {

@@ -1,13 +1,13 @@
 //! Access rules: which destination addresses and ports may be reached, and which clients are
 //! served.
 //!
-//! `connect` of `hashcache-upstream` checks each address immediately before connecting to it, in
-//! every attempt, so a name that resolves differently the second time (DNS rebinding) gains
-//! nothing. `server` of the proxy checks a client once per connection. `interfaces` knows the
-//! addresses of this host.
+//! `connect` in `hashcache-upstream` checks each address immediately before connecting to it, in
+//! every attempt, so an attacker gains nothing with a name that resolves differently the second
+//! time (DNS rebinding). `server` in the proxy checks a client once per connection. `interfaces`
+//! knows the addresses of this host.
 //!
-//! Invariant: an IPv4 address embedded in an IPv6 one is checked as the IPv4 address.
-//! Cost: a few comparisons; nothing is allocated and nothing waits.
+//! Invariant: an IPv4 address embedded in an IPv6 address is checked as the IPv4 address.
+//! Cost: a few comparisons; no allocation and no waiting.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,11 +24,11 @@ use super::own_domain::OwnDomain;
 use super::prefix::Prefix;
 use crate::failure::Failure;
 
-/// Ports that clients may use: one, or a range that includes both ends.
+/// Ports that clients may use: a port, or a range that includes both ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectPort(RangeInclusive<u16>);
 
-/// Why a text is not a [`ConnectPort`].
+/// A text is not a [`ConnectPort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a port from 1 to 65535, or a range such as 8000-8999")]
 pub struct ConnectPortError;
@@ -39,22 +39,22 @@ impl ConnectPort {
         Self(ports)
     }
 
-    /// The first one.
+    /// The first port.
     pub fn first(&self) -> u16 {
         *self.0.start()
     }
 
-    /// The last one.
+    /// The last port.
     pub fn last(&self) -> u16 {
         *self.0.end()
     }
 
-    /// Whether `port` is the only one.
+    /// Returns true if `port` is the only port.
     pub fn is_only(&self, port: u16) -> bool {
         (*self.0.start(), *self.0.end()) == (port, port)
     }
 
-    /// Whether `port` is among them.
+    /// Returns true if `port` is in the range.
     pub fn contains(&self, port: u16) -> bool {
         self.0.contains(&port)
     }
@@ -95,8 +95,8 @@ impl fmt::Display for ConnectPort {
     }
 }
 
-/// The party that chose a destination. It is part of the key of pooled connections, so that a
-/// connection opened for one party never serves the other.
+/// The party that chose a destination. The purpose is part of the pool's key, so that a connection
+/// never serves another party than the party it was opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// A client, by its request.
@@ -104,11 +104,11 @@ pub enum Purpose {
     /// The operator: an accelerated origin, a mirror.
     Configured,
     /// The operator, as a peer. Unlike origins, peers are not remembered as unreachable: their
-    /// health is watched in another way.
+    /// health is watched separately.
     Peer,
 }
 
-/// Access rules for destinations; one for the process, shared.
+/// Access rules for destinations; shared by the whole process.
 #[derive(Clone, Debug)]
 pub struct Destinations {
     allow: Arc<[Prefix]>,
@@ -130,7 +130,7 @@ impl Destinations {
         }
     }
 
-    /// The same with domains of the operator's own network.
+    /// Adds the domains of the operator's own network.
     pub fn with_domains(mut self, domains: &[OwnDomain]) -> Self {
         self.domains = domains.into();
         self
@@ -141,13 +141,13 @@ impl Destinations {
         &self.domains
     }
 
-    /// The same in a network whose NAT64 translator has these prefixes.
+    /// Adds the prefixes of the network's NAT64 translator.
     pub fn behind(mut self, nat64: &[Nat64]) -> Self {
         self.nat64 = nat64.into();
         self
     }
 
-    /// Whether `address` may be connected to.
+    /// Checks that a connection to `address` is allowed.
     pub fn check(&self, address: IpAddr, purpose: Purpose) -> Result<(), Failure> {
         if self.allows(address, purpose) {
             Ok(())
@@ -156,7 +156,8 @@ impl Destinations {
         }
     }
 
-    /// Whether `address`, which is one of `host`, may be connected to.
+    /// As [`check`](Self::check), for an `address` that belongs to `host`. For clients, a name in
+    /// the operator's own network may also have private addresses.
     pub fn check_named(
         &self,
         host: &Host,
@@ -172,7 +173,7 @@ impl Destinations {
         }
     }
 
-    /// Whether `host` is in the operator's own network: an address or a name that
+    /// Returns true if `host` is in the operator's own network: an address or a name that
     /// `allow_destination` lists.
     pub fn is_inside(&self, host: &Host) -> bool {
         let listed = |address: IpAddr| self.allow.iter().any(|network| network.contains(address));
@@ -183,8 +184,8 @@ impl Destinations {
         }
     }
 
-    /// Whether `address` is a private one of another machine, and not denied. Loopback, link-local
-    /// and the like are no addresses that a domain would have.
+    /// Returns true if `address` is a private address of another machine, and not denied. Loopback,
+    /// link-local and the like do not count, because a domain would have no such addresses.
     fn is_private(&self, address: IpAddr) -> bool {
         let inner = embedded(address, &self.nat64);
         let is_private = match inner {
@@ -215,7 +216,7 @@ impl Destinations {
     }
 }
 
-/// Access rules for clients; one for the process, shared.
+/// Access rules for clients; shared by the whole process.
 #[derive(Clone, Debug)]
 pub struct Clients {
     allow: Arc<[Prefix]>,
@@ -231,7 +232,7 @@ impl Clients {
         }
     }
 
-    /// Whether `client` is served.
+    /// Checks that `client` is served.
     pub fn check(&self, client: IpAddr) -> Result<(), Failure> {
         let client = client.to_canonical();
         match self.rule(client) {
@@ -240,7 +241,7 @@ impl Clients {
         }
     }
 
-    /// Why `client` is served; `None`: it is not.
+    /// Why `client` is served; `None` if it is not served.
     pub fn rule(&self, client: IpAddr) -> Option<ClientRule> {
         // Only the IPv4-mapped form is unwrapped here: a dual-stack socket reports IPv4 clients in
         // it. The other forms are addresses of hosts elsewhere.
@@ -263,15 +264,15 @@ impl Clients {
 /// Why a client is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientRule {
-    /// It is this machine, or in a private network.
+    /// The client is this machine, or in a private network.
     Near,
-    /// The operator's list has it.
+    /// The client is on the operator's list.
     Listed,
-    /// It is in the network of an interface.
+    /// The client is in the network of an interface.
     Neighbour,
 }
 
-/// Whether `CONNECT` to `port` is allowed.
+/// Checks that `CONNECT` to `port` is allowed.
 pub fn check_connect_port(ports: &[ConnectPort], port: u16) -> Result<(), Failure> {
     if ports.iter().any(|p| p.contains(port)) {
         Ok(())
@@ -280,12 +281,12 @@ pub fn check_connect_port(ports: &[ConnectPort], port: u16) -> Result<(), Failur
     }
 }
 
-/// Whether clients may request resources of `scheme` at `port` of an origin.
+/// Checks that clients may request resources with `scheme` at `port` of an origin.
 pub fn check_port(ports: &[ConnectPort], scheme: Scheme, port: u16) -> Result<(), Failure> {
     let is_listed = ports.iter().any(|p| p.contains(port));
     let is_allowed = match scheme {
         Scheme::Http | Scheme::Https => is_listed,
-        // Lower ports have services that read what a client sends as commands of their own.
+        // Services on lower ports could read a client's text as their own commands.
         Scheme::Ftp => port == scheme.default_port() || (is_listed && port >= FREE_PORT_MIN),
         // A Gopher request is a line that the client chose, so a range is not enough.
         Scheme::Gopher => {
@@ -300,24 +301,25 @@ pub fn check_port(ports: &[ConnectPort], scheme: Scheme, port: u16) -> Result<()
     }
 }
 
-/// The lowest port that no service has by itself.
+/// The lowest port without a well-known service.
 const FREE_PORT_MIN: u16 = 1024;
 
-/// The address that `address` may embed, also in the prefixes of these translators; else itself. In
-/// the forms 6to4 and ISATAP the owner of the address chooses what it embeds, so no one may be
-/// served because of it.
+/// The address that `address` embeds, also in the prefixes of these translators; otherwise
+/// `address` itself. In the forms 6to4 and ISATAP the address's owner chooses the embedded address,
+/// so a client must not be served because of it.
 pub fn embedded(address: IpAddr, nat64: &[Nat64]) -> IpAddr {
     translated(address, nat64).unwrap_or_else(|| unwrap(address))
 }
 
-/// The IPv4 address to which one of these translators leads, or one with the well-known prefix.
+/// The IPv4 address to which `address` leads through these translators, or through a translator
+/// with the well-known prefix.
 pub fn translated(address: IpAddr, nat64: &[Nat64]) -> Option<IpAddr> {
     let mut prefixes = nat64.iter().chain([&Nat64::WELL_KNOWN]);
     prefixes.find_map(|it| it.embedded(address)).map(IpAddr::V4)
 }
 
 /// The IPv4 address that an IPv6 address embeds: mapped, translated (SIIT, RFC 2765), 6to4 or
-/// ISATAP; else the address itself.
+/// ISATAP; otherwise the address itself.
 fn unwrap(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else {
         return address;
@@ -357,11 +359,11 @@ const REFUSED_V4: [Ipv4Net; 11] = [
     Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 3),
 ];
 
-/// The same for IPv6. `::/96` includes `::`, `::1` and the unrouted IPv4-compatible addresses;
-/// `::ffff:0:0:0/96` the addresses of a local translator (SIIT, RFC 2765), which are not routed
-/// either. 2001::/32 is Teredo, which reaches a device behind a NAT. 64:ff9b:1::/48 is local-use
-/// NAT64, whose embedded IPv4 address only its operator can find. fec0::/10 is the old site-local
-/// space.
+/// IPv6 addresses that clients must not reach by default. `::/96` includes `::`, `::1` and the
+/// unrouted IPv4-compatible addresses; `::ffff:0:0:0/96` the addresses of a local translator (SIIT,
+/// RFC 2765), which are not routed either. 2001::/32 is Teredo, which reaches a device behind a
+/// NAT. 64:ff9b:1::/48 is local-use NAT64: only the network's operator can find the embedded IPv4
+/// address. fec0::/10 is the old site-local space.
 const REFUSED_V6: [Ipv6Net; 8] = [
     Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0), 96),
     Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0xffff, 0, 0, 0), 96),
@@ -373,7 +375,7 @@ const REFUSED_V6: [Ipv6Net; 8] = [
     Ipv6Net::new_assert(Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
 ];
 
-/// Addresses that a network may give to its own machines: private (RFC 1918) and shared ones (RFC
+/// Addresses that a network may give to internal machines: private (RFC 1918) and shared ones (RFC
 /// 6598).
 const PRIVATE_V4: [Ipv4Net; 4] = [
     Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8),

@@ -1,13 +1,13 @@
 //! The addresses and networks of this host, read from the kernel.
 //!
-//! Called by `address` for access rules, by `connect` of `hashcache-upstream` to decide about IPv6,
-//! and by `worker` of the proxy to recognise requests for ourselves. One `getifaddrs` serves all
-//! three; it takes some 70 µs with four interfaces and is repeated at most every 10 s.
+//! Called by `address` for access rules, by `connect` in `hashcache-upstream` to decide about IPv6,
+//! and by `worker` in the proxy to recognise requests for ourselves. A single `getifaddrs` serves
+//! all three callers; it takes some 70 µs with four interfaces and is repeated at most every 10 s.
 //! `/proc/net/fib_trie` has the same data, but prints whole routing tables, which are a hundred
 //! megabytes on a router.
 //!
-//! Invariant: if the kernel does not answer, our own addresses are still recognised, by asking
-//! which source address a datagram to them would have.
+//! Invariant: if the kernel does not answer, our own addresses are still recognised by the source
+//! address that a datagram to them would have.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ struct OwnState {
 struct Snapshot {
     addresses: Vec<IpAddr>,
     networks: Vec<Prefix>,
-    /// The kernel answered; otherwise addresses are tested one by one.
+    /// The kernel answered; otherwise each address is tested separately.
     complete: bool,
 }
 
@@ -63,7 +63,7 @@ impl OwnAddresses {
         }))
     }
 
-    /// Whether `address` is one of ours.
+    /// Returns true if `address` belongs to this host.
     pub fn holds(&self, address: IpAddr) -> bool {
         self.refresh();
         let known = self.0.known.load();
@@ -71,14 +71,14 @@ impl OwnAddresses {
         known.addresses.contains(&address) || (!known.complete && is_local_by_route(address))
     }
 
-    /// Whether a connection to `address` reaches this host. All of 127/8 and 0.0.0.0 do, although
-    /// no interface has these addresses.
+    /// Returns true if a connection to `address` reaches this host. All of 127/8 and 0.0.0.0 do,
+    /// although no interface has these addresses.
     pub fn is_this_host(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         address.is_loopback() || address.is_unspecified() || self.holds(address)
     }
 
-    /// Whether `address` lies in a network of one of our interfaces.
+    /// Returns true if `address` is in a network of one of this host's interfaces.
     pub fn is_neighbour(&self, address: IpAddr) -> bool {
         self.refresh();
         self.0
@@ -89,12 +89,12 @@ impl OwnAddresses {
             .any(|network| network.contains(address))
     }
 
-    /// Whether this host has an IPv6 address that reaches beyond its own links.
+    /// Returns true if this host has an IPv6 address that reaches beyond its own links.
     pub fn has_ipv6(&self) -> bool {
         self.refresh();
         let known = self.0.known.load();
-        // 2000::/3 is routed between sites. A ULA alone reaches no public host, but a test network
-        // may consist of ULAs, and a failed attempt costs only a packet.
+        // 2000::/3 is routed between sites. With only a ULA no public host is reachable, but a test
+        // network may consist of ULAs, and a failed attempt costs only a packet.
         known.addresses.iter().any(|address| match address {
             IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
             IpAddr::V4(_) => false,
@@ -129,7 +129,7 @@ impl OwnAddresses {
                 }));
             }
             Err(error) => {
-                // A sandbox may forbid netlink; then the known addresses stay, and single addresses
+                // A sandbox may forbid netlink. Then the known addresses stay, and single addresses
                 // are tested.
                 let old = self.0.known.load();
                 if old.complete || old.addresses.is_empty() {
@@ -146,8 +146,8 @@ impl OwnAddresses {
     }
 }
 
-/// Asks which source address a datagram to `address` would have: for an address of our own, and
-/// only then, it is that address. Nothing is sent.
+/// Finds the source address that a datagram to `address` would have: it is `address` itself only if
+/// that address belongs to this host. No packet is sent.
 fn is_local_by_route(address: IpAddr) -> bool {
     let any: IpAddr = match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -159,8 +159,8 @@ fn is_local_by_route(address: IpAddr) -> bool {
     source.is_ok_and(|source| source.ip() == address)
 }
 
-/// The addresses of all interfaces, each with its network. An address of ours counts even when its
-/// mask cannot be understood.
+/// The addresses of all interfaces, each with its network. An address counts even if the mask
+/// cannot be understood.
 fn read_from_kernel() -> std::io::Result<Vec<(IpAddr, Option<Prefix>)>> {
     let addresses = getifaddrs()?.filter_map(|it| {
         let own = ip(it.address)?;
@@ -171,11 +171,11 @@ fn read_from_kernel() -> std::io::Result<Vec<(IpAddr, Option<Prefix>)>> {
     Ok(addresses.collect())
 }
 
-/// The network of one of our addresses. `ends` are the address of the other end and the broadcast
-/// address, as far as they are known. An address that was given a peer (`ip address add A peer B`)
-/// belongs to the network of that peer, on every kind of link. The C library reports the peer as
-/// the other end of a point-to-point link; on other links it reports the peer, if there is one, in
-/// the place of the broadcast address.
+/// The network of an interface's address. `ends` are the address of the other end and the broadcast
+/// address, as far as they are known. An address with a peer (`ip address add A peer B`) belongs to
+/// the network of that peer, on every kind of link. The C library reports the peer as the other end
+/// of a point-to-point link; on other links it reports the peer, if there is one, in the place of
+/// the broadcast address.
 fn network(own: IpAddr, mask: IpAddr, ends: [Option<IpAddr>; 2]) -> Option<Prefix> {
     let bits = ipnet::ip_mask_to_prefix(mask).ok()?;
     let alone = Prefix::new(own, bits);

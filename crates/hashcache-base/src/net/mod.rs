@@ -1,7 +1,8 @@
-//! Addresses: which may be connected to, which are this machine's own, and what names say about
-//! their owners.
+//! Addresses: which addresses may be connected to, which belong to this machine, and which names
+//! belong to the same domain.
 //!
-//! Access rules, sites, interception and connections to origins use it. Nothing here connects.
+//! Access rules, sites, interception and connections to origins use it. This module opens no
+//! connection.
 
 pub mod address;
 pub mod interfaces;
@@ -9,7 +10,8 @@ pub mod nat64;
 pub mod own_domain;
 pub mod prefix;
 
-/// The last two labels of a name. Who owns a domain can make any number of names below it.
+/// The last two labels of a name. A domain's owner can make any number of names below it, so tables
+/// count such names together.
 #[must_use]
 pub fn domain_of(name: &str) -> &str {
     let mut dots = name.rmatch_indices('.').map(|(at, _)| at);

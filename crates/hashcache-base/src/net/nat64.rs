@@ -1,9 +1,10 @@
 //! NAT64 prefixes: IPv6 addresses that embed IPv4 addresses (RFC 6052).
 //!
-//! `address` asks which IPv4 address a destination embeds. The well-known prefix 64:ff9b::/96 needs
-//! no setting; a network may use one of its own, which looks like any other.
+//! `address` looks up the IPv4 address that a destination embeds. The well-known prefix
+//! 64:ff9b::/96 needs no setting; a network may use another prefix, which looks like any other IPv6
+//! prefix.
 //!
-//! Invariant: an address within the prefix is checked as the IPv4 address that it embeds.
+//! Invariant: an address within the prefix is checked as the embedded IPv4 address.
 //! Cost: a shift and two comparisons.
 
 use std::fmt;
@@ -12,11 +13,11 @@ use std::str::FromStr;
 
 use ipnet::Ipv6Net;
 
-/// A prefix of a translator.
+/// The prefix of a translator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Nat64(Ipv6Net);
 
-/// Why a text is not a [`Nat64`].
+/// A text is not a [`Nat64`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected an IPv6 prefix of 32, 40, 48, 56, 64 or 96 bits, such as 2001:db8:64::/96")]
 pub struct Nat64Error;
@@ -69,7 +70,7 @@ impl fmt::Display for Nat64 {
     }
 }
 
-/// RFC 6052, section 2.2.
+/// The prefix lengths of RFC 6052, section 2.2.
 const LENGTHS: [u8; 6] = [32, 40, 48, 56, 64, 96];
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Domains of the operator's own network, whose names may lead to private addresses.
+//! Domains in the operator's own network, with names that may lead to private addresses.
 //!
-//! A name of anybody else must not: its owner could point it at a machine behind the proxy (DNS
-//! rebinding). Each domain here has the name server that knows it, and `dns` of
-//! `hashcache-upstream` asks that one alone, so nobody but the operator says where its names lead.
-//! Settings are parsed into [`AllowedDestination`]; `address` and `dns` ask whether a name is in a
-//! domain.
+//! The names of any other domain must not: the owner could point a name at a machine behind the
+//! proxy (DNS rebinding). For each domain here, the settings name the server that knows the names,
+//! and `dns` in `hashcache-upstream` queries only that server, so only the operator decides where
+//! the names lead. Settings are parsed into [`AllowedDestination`]; `address` and `dns` check
+//! whether a name is in a domain.
 //!
-//! Invariant: an address counts as one of a domain only if the server of that domain has given it.
+//! Invariant: an address counts as an address of a domain only if the domain's server has given it.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -19,9 +19,9 @@ use super::prefix::{Prefix, PrefixError};
 /// Destinations that are allowed although they would be refused by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedDestination {
-    /// Addresses, by whatever name.
+    /// Addresses, by any name.
     Network(Prefix),
-    /// Private addresses, by names of a domain.
+    /// Private addresses, by names in a domain.
     Domain(OwnDomain),
 }
 
@@ -36,7 +36,7 @@ pub struct OwnDomain {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllowedDestinationError {
-    /// It has no `@` and is no network.
+    /// The text has no `@` and is no network.
     #[error("{0}; or a domain with its name server, such as school.example@10.0.0.1")]
     Network(PrefixError),
     /// The part before the `@` is no name.
@@ -81,7 +81,7 @@ impl fmt::Display for AllowedDestination {
 }
 
 impl OwnDomain {
-    /// Whether `name`, in lower case, is the domain or below it.
+    /// Returns true if `name`, in lower case, is the domain or below it.
     pub fn contains(&self, name: &str) -> bool {
         let name = name.strip_suffix('.').unwrap_or(name);
         let Some(before) = name.strip_suffix(&*self.domain) else {
@@ -90,7 +90,7 @@ impl OwnDomain {
         before.is_empty() || before.ends_with('.')
     }
 
-    /// The server that is asked for its names.
+    /// The name server for the domain.
     pub fn server(&self) -> SocketAddr {
         self.server
     }

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
-/// A network: an address and the number of its leading bits that count.
+/// A network: an address and the number of leading bits that count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix(IpNet);
 
@@ -30,17 +30,17 @@ pub enum PrefixError {
     /// Address bits are set after the prefix, most likely by mistake.
     #[error("address bits are set after the prefix; did you mean {meant}?")]
     HostBits {
-        /// The network in which the address lies.
+        /// The network that contains the address.
         meant: Prefix,
     },
 }
 
 impl Prefix {
-    /// The network of `address` with `bits` leading bits; more bits than the address has mean the
-    /// address alone.
+    /// The network of `address` with `bits` leading bits. If `bits` is more than the address has,
+    /// the network is only this address.
     pub fn new(address: IpAddr, bits: u8) -> Self {
-        // Access rules compare unwrapped addresses, so an IPv4-mapped network would never match;
-        // take it as the IPv4 network.
+        // Access rules compare unwrapped addresses, so an IPv4-mapped network would never match.
+        // Therefore it becomes the IPv4 network.
         let (address, bits) = match address.to_canonical() {
             v4 @ IpAddr::V4(_) if address.is_ipv6() && bits >= 96 => (v4, bits - 96),
             _ => (address, bits),
@@ -49,17 +49,17 @@ impl Prefix {
         Self(network.expect("no more bits than the address has").trunc())
     }
 
-    /// Whether `address` lies in this network.
+    /// Returns true if `address` is in this network.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.0.contains(&address.to_canonical())
     }
 
-    /// Whether all addresses of `other` lie in this network.
+    /// Returns true if all addresses of `other` are in this network.
     pub fn covers(&self, other: &Self) -> bool {
         self.0.contains(&other.0)
     }
 
-    /// Number of leading bits that all addresses of this network have.
+    /// The prefix length: leading bits that all addresses in this network share.
     pub fn bits(&self) -> u8 {
         self.0.prefix_len()
     }
@@ -106,7 +106,7 @@ impl fmt::Debug for Prefix {
     }
 }
 
-/// The number of bits in an address of this kind.
+/// The number of bits in an address of this family.
 fn bits_max(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }

@@ -1,11 +1,12 @@
-//! Parts of a certificate that `rustls` does not expose: its validity, its name, and the domains to
+//! Parts of a certificate that `rustls` does not expose: the validity, the name, and the domains to
 //! which an authority is limited (RFC 5280, section 4.1).
 //!
-//! Called by `authority` of `hashcache-intercept` for its own certificates, and for those of
-//! origins, which a leaf must not outlive. Verification is left to `rustls`.
+//! Called by `authority` in `hashcache-intercept` for its own root and intermediate, and by `tls`
+//! in `hashcache-upstream` for origins' certificates, because a leaf must not outlive the origin's
+//! certificate. Verification is left to `rustls`.
 //!
-//! Invariant: no input makes it panic or read beyond its end; `der` does the decoding. Cost: one
-//! pass; names and lists of fields are allocated.
+//! Invariant: no input causes a panic or a read beyond the input; `der` does the decoding. Cost:
+//! one pass; names and lists of fields are allocated.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,17 +16,17 @@ use der::{Decode as _, Reader as _, SliceReader, Tag, TagNumber, Tagged as _};
 /// The parts of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// Begin of its validity, seconds since 1970.
+    /// Start of the validity, seconds since 1970.
     pub not_before: u64,
-    /// End of its validity, seconds since 1970.
+    /// End of the validity, seconds since 1970.
     pub not_after: u64,
     /// The subject, if it is a UTF-8 common name and nothing else.
     pub common_name: Option<String>,
-    /// The domains in its name constraints; `None` without any.
+    /// The domains in the name constraints; `None` without any.
     pub permitted: Option<Vec<String>>,
 }
 
-/// The end of a certificate; `None` for invalid data.
+/// The end of a certificate's validity; `None` for invalid data.
 pub fn not_after(der: &[u8]) -> Option<SystemTime> {
     let seconds = Certificate::read(der)?.not_after;
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
@@ -64,7 +65,7 @@ impl Certificate {
     }
 }
 
-/// The common name, if the name consists of nothing else.
+/// The common name, if the name has no other part.
 fn common_name(name: AnyRef<'_>) -> Option<String> {
     let [set] = parts(name, Tag::Sequence)?[..] else {
         return None;
@@ -82,8 +83,8 @@ fn common_name(name: AnyRef<'_>) -> Option<String> {
     is_common_name.then(|| text.to_owned())
 }
 
-/// The permitted domains among extensions; the inner `None` without constraints, the outer one for
-/// damaged data.
+/// The permitted domains among extensions; the inner `None` without constraints, the outer `None`
+/// for damaged data.
 #[expect(clippy::option_option, reason = "damaged, without constraints, with")]
 fn permitted(extensions: AnyRef<'_>) -> Option<Option<Vec<String>>> {
     let all = *parts(extensions, EXTENSIONS)?.first()?;
@@ -135,12 +136,12 @@ fn seconds(time: AnyRef<'_>) -> Option<u64> {
     Some(since_1970.as_secs())
 }
 
-/// `[0]` of a certificate's body; of name constraints likewise.
+/// `[0]` in a certificate's body, and also in name constraints.
 const VERSION: Tag = context_specific(0, true);
 const PERMITTED: Tag = VERSION;
-/// `[3]` of a certificate's body.
+/// `[3]` in a certificate's body.
 const EXTENSIONS: Tag = context_specific(3, true);
-/// `[2]` of a GeneralName.
+/// `[2]` in a GeneralName.
 const DNS_NAME: Tag = context_specific(2, false);
 /// 2.5.4.3
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];

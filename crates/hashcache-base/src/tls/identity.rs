@@ -1,11 +1,11 @@
 //! The proxy's own certificates for clients that use TLS, read from files.
 //!
-//! Made by `server` of the proxy at the start and by its `server/control` at every reload; its
+//! Made by `server` in the proxy at the start and by `server/control` at every reload;
 //! `server/cores` uses it in handshakes.
 //!
-//! Invariant: every certificate of an [`Identity`] has its own key. Cost: the handshake is most of
-//! the cost of a new client; a client with a ticket pays a part of it, and only the client stores
-//! the ticket.
+//! Invariant: every certificate in an [`Identity`] has a separate key. Cost: for a new client, the
+//! handshake is most of the cost; a client with a ticket pays a part of it, and only the client
+//! stores the ticket.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use crate::clock::Clock;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
-    /// A file could not be read, or has no PEM of this kind.
+    /// A file could not be read, or has no PEM block of this kind.
     #[error("cannot read {what} from {}", path.display())]
     Read {
         /// The missing kind.
@@ -50,7 +50,7 @@ pub enum IdentityError {
     Tickets(#[source] TlsError),
 }
 
-/// Files of a certificate and its key.
+/// The files with a certificate and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertificateFiles {
     /// The chain, our own certificate first (PEM).
@@ -83,12 +83,12 @@ impl Identity {
         config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         config.ticketer = Ticketer::new().map_err(IdentityError::Tickets)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        // Reads and writes are copied from and to TLS records; larger ones would wait in memory.
+        // Reads and writes are copied from and to TLS records; larger records would wait in memory.
         config.max_fragment_size = None;
         Ok(Some(Self(Arc::new(config))))
     }
 
-    /// An acceptor of TLS connections with these certificates.
+    /// An acceptor for TLS connections with these certificates.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.0))
     }
@@ -100,7 +100,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The certificate and the key in `files`, if they belong together.
+/// The certificate and the key in `files`, if they match.
 pub fn pair(files: &CertificateFiles) -> Result<Arc<CertifiedKey>, IdentityError> {
     let cannot = |what, path: &Path| {
         let path = path.to_owned();
@@ -122,8 +122,8 @@ pub fn pair(files: &CertificateFiles) -> Result<Arc<CertifiedKey>, IdentityError
 struct KeyPairs(Vec<Arc<CertifiedKey>>);
 
 impl ResolvesServerCert for KeyPairs {
-    /// The first certificate with the requested name; else the first of all, which the client will
-    /// refuse with a reason that its user can read.
+    /// The first certificate with the requested name. Otherwise the first certificate of all: the
+    /// client will refuse it with a reason that the user can read.
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let named = hello
             .server_name()
@@ -140,9 +140,9 @@ fn bears(pair: &CertifiedKey, name: &ServerName<'_>) -> bool {
         .is_ok()
 }
 
-/// What the clients of a site may speak.
+/// The protocols for clients of a site.
 pub const FOR_SITES: [&[u8]; 2] = [HTTP_2, HTTP_1];
-/// What the clients of a forward proxy may speak: CONNECT is served in HTTP/1.1 only.
+/// The protocols for clients of a forward proxy: CONNECT is served in HTTP/1.1 only.
 pub const FOR_FORWARD: [&[u8]; 1] = [HTTP_1];
 const HTTP_1: &[u8] = b"http/1.1";
 

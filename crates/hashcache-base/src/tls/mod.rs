@@ -1,8 +1,8 @@
 //! TLS for both sides of the proxy: parts of certificates, our own certificates, the algorithms,
-//! and the time of handshakes.
+//! and the time for handshakes.
 //!
-//! Called by `server` of the proxy, and by `hashcache-intercept`, `hashcache-link` and
-//! `hashcache-upstream`. Invariant: origins' certificates are not verified here; `tls` of
+//! Called by `server` in the proxy, and by `hashcache-intercept`, `hashcache-link` and
+//! `hashcache-upstream`. Invariant: origins' certificates are not verified here; `tls` in
 //! `hashcache-upstream` does that.
 
 pub mod certificate;
@@ -22,7 +22,7 @@ use rustls::time_provider::TimeProvider;
 
 use crate::clock::Clock;
 
-/// The algorithms of both sides of the proxy.
+/// The algorithms for both sides of the proxy.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(default_provider())
 }
@@ -35,7 +35,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// The time of handshakes; origins' certificates use [`Clock::certificate_time`].
+/// The time for handshakes; origins' certificates use [`Clock::certificate_time`].
 #[derive(Debug)]
 pub struct OurTime(pub Arc<Clock>);
 

@@ -1,10 +1,10 @@
-//! Certificates of an authority of a test's own.
+//! Certificates from an authority that a test makes.
 #![allow(clippy::unwrap_used, reason = "a test fails where it is")]
 
 use rcgen::{BasicConstraints, CertificateParams, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// An authority of a test's own.
+/// An authority that a test makes.
 #[derive(Debug)]
 pub struct Authorities {
     /// Certificate of the authority.
@@ -28,7 +28,7 @@ pub struct Leaf {
 }
 
 impl Authorities {
-    /// A new authority with a name that no other has.
+    /// A new authority with a unique name.
     #[must_use]
     pub fn generate() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();

@@ -1,12 +1,14 @@
-//! Hosts whose certificates were verified within the last week. Their connections are intercepted
-//! without a new verification, so that stored responses are available while the line is down.
+//! Hosts with certificates that were verified within the last week. Their connections are
+//! intercepted without a new verification, so that stored responses are available while the line is
+//! down.
 //!
-//! Asked by `connect/intercepted` of the proxy; `hashcache-upstream` reports every handshake. Kept
-//! in a small file, which `server` of the proxy writes every few seconds if there is anything new.
+//! `connect/intercepted` in the proxy reads the table; `hashcache-upstream` reports every
+//! handshake. The table is kept in a small file, which `server` in the proxy writes every few
+//! seconds if there is anything new.
 //!
 //! Invariants: at most `HOSTS` entries. The file is replaced as a whole or not at all, and a
-//! damaged file counts as empty. A host in it is still verified on every connection to it. Cost:
-//! one lock and one hash.
+//! damaged file counts as empty. A host in the table is still verified on every connection to it.
+//! Cost: one lock and one hash.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -26,7 +28,7 @@ use crate::state_file::{Link, open_regular, replace};
 #[derive(Debug, Default)]
 pub struct VerifiedHosts {
     rows: Mutex<HostRows>,
-    /// Whether the file differs from the table.
+    /// True if the file differs from the table.
     is_changed: AtomicBool,
     path: Option<PathBuf>,
 }
@@ -36,12 +38,12 @@ type HostRows = HashMap<Authority, VerifiedHost>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct VerifiedHost {
     at: UnixTime,
-    /// The end of the certificate.
+    /// The end of the certificate's validity.
     not_after: UnixTime,
 }
 
 impl VerifiedHosts {
-    /// Loads the file at `path`, and keeps the table there from then on.
+    /// Loads the file at `path`, and later saves the table there.
     pub fn load(path: Option<PathBuf>) -> Self {
         let rows = path.as_deref().map(read).unwrap_or_default();
         Self {
@@ -51,7 +53,8 @@ impl VerifiedHosts {
         }
     }
 
-    /// The end of the certificate of `authority`, if it was verified recently and is still valid.
+    /// The end of validity of `authority`'s certificate, if it was verified recently and is still
+    /// valid.
     pub fn not_after(&self, authority: &Authority, now: UnixTime) -> Option<UnixTime> {
         let row = *self.rows().get(authority)?;
         // A verification in the future was done with a wrong clock.
@@ -69,8 +72,8 @@ impl VerifiedHosts {
         self.is_changed.store(true, Relaxed);
     }
 
-    /// The same for an intercepted host, that is, for one with an entry; at most once an hour, to
-    /// limit writes of the file.
+    /// As [`note`](Self::note), for an intercepted host, which already has an entry. A renewal with
+    /// the same certificate is recorded at most once an hour, to limit writes to the file.
     pub fn renew(
         &self,
         authority: &Authority,
@@ -92,7 +95,7 @@ impl VerifiedHosts {
         }
     }
 
-    /// `authority` must be verified again before it is intercepted.
+    /// Forgets `authority`, so that it must be verified again before it is intercepted.
     pub fn forget(&self, authority: &Authority) {
         if self.rows().remove(authority).is_some() {
             self.is_changed.store(true, Relaxed);
@@ -120,7 +123,7 @@ impl VerifiedHosts {
         written
     }
 
-    /// Writes the file every few seconds if there is anything new; never ends.
+    /// Writes the file every few seconds if there is anything new; never returns.
     pub async fn keep(self: Arc<Self>) {
         let mut is_failing = false;
         loop {
@@ -132,7 +135,7 @@ impl VerifiedHosts {
                 Ok(Err(error)) => Some(error),
                 Err(error) => Some(io::Error::other(error)),
             };
-            // Once per series of failures: a full disk stays full for a while.
+            // Logged once per series of failures: a full disk stays full for a while.
             if let (Some(error), false) = (&error, is_failing) {
                 warn!(%error, "verified hosts not saved");
             }
@@ -163,7 +166,7 @@ fn read(path: &Path) -> HostRows {
     }
 }
 
-/// A head line, one line per host with both times in seconds, and the number of hosts.
+/// A head line, a line per host with both times in seconds, and the number of hosts.
 fn text(rows: &HostRows) -> String {
     let mut text = format!("{HEAD}\n");
     for (authority, row) in rows {
@@ -196,8 +199,8 @@ fn row(line: &str) -> Option<(Authority, VerifiedHost)> {
     words.next().is_none().then_some((authority, row))
 }
 
-/// Removes the oldest row. Who owns a domain can make any number of hosts below it, so a domain
-/// that takes an eighth of the table loses one of its own.
+/// Removes the oldest row. A domain's owner can make any number of hosts below it, so if a domain
+/// takes more than an eighth of the table, that domain's oldest row is removed.
 fn remove_one(rows: &mut HostRows) {
     let domain = |authority: &Authority| domain_of(&authority.host.to_string()).to_owned();
     let mut domains: HashMap<String, usize> = HashMap::new();

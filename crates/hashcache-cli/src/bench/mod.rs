@@ -1,7 +1,7 @@
 //! `hashcache bench`: measures the engine on this machine or on a modelled disk.
 //!
 //! `play` sends the requests of `hashcache_workload` to a store, `table` prints the results.
-//! Invariant: every file of the bench is deleted at the end, and no existing cache is touched.
+//! Invariant: every bench file is deleted at the end, and no existing cache is touched.
 
 mod play;
 mod table;
@@ -114,7 +114,7 @@ pub struct EngineArgs {
     json: bool,
 }
 
-/// Runs one of the subcommands.
+/// Runs the subcommand.
 pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     let BenchCommand::Engine(args) = command;
     let candidates = candidates(args)?;
@@ -162,7 +162,7 @@ pub fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// All runs of each candidate, in the order of the candidates.
+/// Plays all runs of each candidate, in the order of the candidates.
 fn play_all(
     plan: &Plan<'_>,
     candidates: &[Candidate],
@@ -194,7 +194,7 @@ fn play_all(
     Ok(outcomes)
 }
 
-/// A progress bar on a terminal, nothing elsewhere.
+/// Shows a progress bar if standard error is a terminal.
 fn progress_bar(steps: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -204,7 +204,8 @@ fn progress_bar(steps: u64) -> ProgressBar {
     ProgressBar::new(steps).with_style(style)
 }
 
-/// What to measure; `log` in its published form and with groups as well, to be compared.
+/// The candidates to measure. With `--policy all` they include `log` in its published form and with
+/// groups, for comparison.
 fn candidates(args: &EngineArgs) -> Result<Vec<Candidate>, Fault> {
     let rows = match args.rows {
         None => None,
@@ -310,7 +311,8 @@ fn check_held_share(args: &EngineArgs, candidates: &[Candidate]) -> Result<(), F
     Err(Fault::new(what).hint("use `--policy log-lru` or `--policy set-mem-lru`"))
 }
 
-/// The paper's slot size, in which three quarters of web objects fit; of objects of one size, all.
+/// The slot size: for web objects the size in the paper, in which three quarters fit; for objects
+/// with a fixed size, a size that fits all.
 fn block_bytes(args: &EngineArgs, sizes: Sizes) -> Result<u32, Fault> {
     if let Some(size) = &args.block {
         return block(size).map_err(|fault| fault.at("--block"));
@@ -359,7 +361,7 @@ fn headline(args: &EngineArgs, plan: &Plan<'_>) -> String {
     )
 }
 
-/// The figures of the disk that decide about the result.
+/// Formats the disk figures that determine the result.
 fn modelled(model: DiskModel) -> String {
     let (outer, inner) = model.transfer_rates();
     let seeks = 1.0 / model.random_read(SEEK_READ_BYTES).as_secs_f64();
@@ -404,14 +406,14 @@ fn json_of(args: &EngineArgs, plan: &Plan<'_>, outcomes: &[Vec<Outcome>]) -> ser
     })
 }
 
-/// The size of read that a disk's seeks per second are stated for.
+/// Read size for which a disk's seeks per second are stated.
 const SEEK_READ_BYTES: u64 = 16 << 10;
 const PAGE_OBJECTS: u64 = 13;
-/// The bar need not move for each request.
+/// Requests between two steps for the progress bar, which need not move for each request.
 const PROGRESS_STEP: u64 = 256;
-/// A Disk Table's store needs room for ten segments.
+/// Least number of objects: a Disk Table's store needs room for ten segments.
 const OBJECTS_MIN: u64 = 3_000;
 const COUNT_MAX: u64 = 1_000_000_000;
 const FIXED_BYTES: std::ops::RangeInclusive<u32> = 1..=1 << 20;
-/// Header, name and metadata of an object of the bench.
+/// Header, name and metadata of a bench object.
 const HEAD_BYTES: u32 = 256;

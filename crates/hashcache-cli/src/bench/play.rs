@@ -1,17 +1,17 @@
-//! One run of the bench: fills a store of one policy until the log wraps, then measures it twice.
+//! One bench run: fills a store with a policy until the log wraps, then measures it twice.
 //!
-//! The first measurement has a working set that fits every store (a quarter of what the log has
-//! room for), as in the paper: it gives seeks and requests per second at equal hit ratios. The
-//! second one has a working set as large as the store, so that a policy which loses objects loses
-//! hits: it gives the hit ratio alone.
+//! The first measurement has a working set that fits every store (a quarter of the log's capacity),
+//! as in the paper: it gives seeks and requests per second at equal hit ratios. The second
+//! measurement has a working set as large as the store, so a policy that loses objects loses hits:
+//! it gives only the hit ratio.
 //!
-//! Requests follow each other as fast as the store answers. Modelled disks have a time of their own
-//! (`hashcache_sim::disks`). The small store stands for one that fills the disk, so every seek
-//! takes the mean time. Batches are written by that same clock and the store's secret follows from
-//! the seed, so the result depends neither on the machine nor on chance (`ENGINE_HELP` has the
-//! exceptions).
+//! A request follows as soon as the store has answered the previous request. Modelled disks have
+//! their own clock (`hashcache_sim::disks`). The small store stands for a store that fills the
+//! disk, so every seek takes the mean time. The same clock decides when batches are written, and
+//! the store's secret follows from the seed, so the result depends neither on the machine nor on
+//! chance (`ENGINE_HELP` has the exceptions).
 //!
-//! Invariant: the content of every hit is compared with what was stored.
+//! Invariant: the content of every hit is compared with the stored content.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -39,7 +39,7 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// As the tables name it.
+    /// The name in the tables.
     pub fn name(self) -> String {
         let name = self.policy.name();
         match (self.rows, self.grouped) {
@@ -51,55 +51,55 @@ impl Candidate {
     }
 }
 
-/// The device of the store.
+/// The store's device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Medium {
     /// A modelled disk, with its contents in memory.
     Modelled(DiskModel),
     /// Memory.
     Memory,
-    /// A file that is deleted when the run ends.
+    /// A file that is deleted at the end.
     File,
 }
 
-/// What to measure.
+/// Measurement parameters.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     pub objects: u64,
-    /// Requests of each measurement.
+    /// Requests in each measurement.
     pub requests: u64,
     pub shape: Shape,
-    /// Objects of a page of [`Shape::Pages`].
+    /// Objects on a page in [`Shape::Pages`].
     pub related: u64,
     pub place_by: PlaceBy,
-    /// Hosts of a page, where they choose the disk.
+    /// Hosts on a page, if they determine the disk.
     pub hosts: u64,
     pub clients: usize,
     pub sizes: Sizes,
     pub medium: Medium,
-    /// Disks that the store lies on.
+    /// Number of disks in the store.
     pub devices: usize,
     pub directory: &'a Path,
     pub block_bytes: u32,
     pub hot_bytes: u64,
-    /// Share of positions or sets that memory holds, in 1/100; `None`: the engine's own.
+    /// Share of positions or sets that memory holds, in 1/100; `None`: the engine's default.
     pub held_share: Option<u8>,
     pub seed: u64,
 }
 
-/// Counts of a run.
+/// Counts for a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub candidate: Candidate,
-    /// Statistics of the store after the first measurement.
+    /// Store statistics after the first measurement.
     pub stats: Stats,
-    /// Index memory that is resident, bytes, by the kernel's account; `None` where parts of it are
+    /// Resident index memory in bytes, according to the kernel; `None` if parts of the index are
     /// too small to have mappings of their own.
     pub resident_bytes: Option<u64>,
     pub requests: u64,
     /// Requests for objects that were stored before.
     pub offered: u64,
-    /// Hits and offered hits of the second measurement.
+    /// Hits and offered hits in the second measurement.
     pub full_hits: u64,
     pub full_offered: u64,
     pub hits: Side,
@@ -107,16 +107,16 @@ pub struct Outcome {
     pub puts: Side,
     /// Hits that memory answered.
     pub from_memory: u64,
-    /// Bytes that were put, and that were written for it.
+    /// Bytes of the objects that were put, and bytes that were written for them.
     pub put_bytes: u64,
     pub written_bytes: u64,
     pub false_reads: u64,
     pub time: Duration,
-    /// How long modelled disks were busy, on average.
+    /// Mean busy time of the modelled disks.
     pub busy: Option<Duration>,
 }
 
-/// Requests of one kind and what they took.
+/// Counts for requests of one kind: requests, reads and seeks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Side {
     pub count: u64,
@@ -138,7 +138,7 @@ struct Stage {
     is_modelled: bool,
 }
 
-/// Measures `candidate`; `progress` is called with the number of steps done.
+/// Measures `candidate`; `progress` is called with the number of completed steps.
 pub fn play(
     plan: &Plan<'_>,
     candidate: Candidate,
@@ -207,12 +207,12 @@ pub fn play(
     })
 }
 
-/// Number of steps of [`play`].
+/// Number of steps in [`play`].
 pub fn steps(plan: &Plan<'_>) -> u64 {
     fill_objects(plan) + 2 * plan.requests
 }
 
-/// Half as many again as there is room for: the log has wrapped and sets are full.
+/// One and a half times the capacity: the log has wrapped and sets are full.
 fn fill_objects(plan: &Plan<'_>) -> u64 {
     plan.objects * 3 / 2
 }
@@ -233,7 +233,7 @@ impl Stage {
         let size = store_bytes(plan.objects.div_ceil(plan.devices as u64), object_bytes);
         let (model, modelled) = match plan.medium {
             Medium::Modelled(model) => (model.spread(), true),
-            // Only its counts of reads and writes are used here, not its time.
+            // Only the counts of reads and writes are used here, not the time.
             Medium::Memory | Medium::File => (DiskModel::HDD_7200, false),
         };
         let disks = Disks::new(devices(plan, size)?, model, plan.seed, plan.clients);
@@ -266,7 +266,7 @@ impl Stage {
         })
     }
 
-    /// Second measurement: hits, and requests that hit if nothing is lost.
+    /// Second measurement: hits, and requests that would hit if no object were lost.
     fn full_hits(
         &mut self,
         plan: &Plan<'_>,
@@ -288,7 +288,7 @@ impl Stage {
         Ok((hits, offered))
     }
 
-    /// Looks the object up: whether it was a hit, and what the disks did.
+    /// Looks the object up: returns true if it was a hit, and the disk work.
     fn get(&mut self, request: Request) -> anyhow::Result<(bool, Count)> {
         let hit = self.look_up(request)?;
         Ok((hit, self.store.answered()))
@@ -334,7 +334,7 @@ fn wrong(name: &str) -> Fault {
         .hint("this is a serious bug in HashCache: please report it")
 }
 
-/// The devices of the store, each of `size` bytes.
+/// The store's devices, each with `size` bytes.
 fn devices(plan: &Plan<'_>, size: u64) -> anyhow::Result<Vec<Arc<dyn Device>>> {
     if plan.medium == Medium::File {
         return Ok(vec![file(plan, size)?]);
@@ -351,7 +351,7 @@ fn devices(plan: &Plan<'_>, size: u64) -> anyhow::Result<Vec<Arc<dyn Device>>> {
     Ok((0..plan.devices).map(device).collect())
 }
 
-/// A file that is deleted when the process ends.
+/// A file that is deleted when the process exits.
 fn file(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
     let file = format!("hashcache-bench-{}.img", std::process::id());
     let path = plan.directory.join(file);
@@ -365,12 +365,12 @@ fn file(plan: &Plan<'_>, size: u64) -> anyhow::Result<Arc<dyn Device>> {
         };
         Fault::new(format!("cannot make {}: {why}", path.display()))
     })?;
-    // The file has no name any more, so the system deletes it however this process ends.
+    // The file has no name any more, so the system deletes it however this process exits.
     std::fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
     Ok(Arc::new(device))
 }
 
-/// A store for so many objects, with what it needs for itself.
+/// Size of a store for `objects` objects, including the store's own structures.
 fn store_bytes(objects: u64, object_bytes: u32) -> u64 {
     let content = objects.saturating_mul(object_bytes.into());
     (content + content / 50 + STORE_REST_BYTES) / BLOCK_BYTES * BLOCK_BYTES
@@ -381,7 +381,7 @@ fn wall_clock() -> Instant {
     Instant::now()
 }
 
-/// Resident bytes of all memory mappings that hold the index of a store.
+/// Resident bytes of all memory mappings that hold a store's index.
 fn resident_bytes() -> Option<u64> {
     let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let (mut is_index, mut found, mut kib) = (false, false, 0);
@@ -390,7 +390,7 @@ fn resident_bytes() -> Option<u64> {
             Some(rest) if is_index => {
                 kib += rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
             }
-            // Heads of mappings begin with an address, other lines with a word and a colon.
+            // The head of a mapping starts with an address, other lines with a word and a colon.
             _ if !line
                 .split(' ')
                 .next()
@@ -405,10 +405,10 @@ fn resident_bytes() -> Option<u64> {
     found.then_some(kib << 10)
 }
 
-/// Working set of the first measurement: one part in so many of what the log has room for. A Disk
-/// Table has fewer slots, in sets that fill unevenly.
+/// Working set for the first measurement: the log's capacity divided by this number. A Disk Table
+/// has fewer slots, in sets that fill unevenly.
 const WORKING_SET_PART: u64 = 4;
-/// Beside the index, which is less than one part in 64 of the store.
+/// Memory besides the index, which is less than 1/64 of the store.
 const MEMORY_BYTES: u64 = 128 << 20;
 const STORE_REST_BYTES: u64 = 4 << 20;
 const BLOCK_BYTES: u64 = 4096;

@@ -1,15 +1,15 @@
-//! The results of the bench as a table for people and as JSON for programs.
+//! The bench results as a table for people and as JSON for programs.
 //!
-//! Of several runs both show the median of each figure and the range of the runs.
+//! For several runs, both show each figure's median and range.
 //!
-//! Invariant: lines have at most 80 columns; the keys of the JSON do not change.
+//! Invariant: lines have at most 80 columns; the JSON keys do not change.
 
 use hashcache_sim::median::median;
 use serde_json::{Map, Value, json};
 
 use super::play::{Candidate, Outcome};
 
-/// The figures of a run that the table shows.
+/// The figures that the table shows for a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Figures {
     bits_per_slot: f64,
@@ -62,7 +62,7 @@ fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// All runs of a candidate.
+/// All runs for a candidate.
 struct Runs {
     candidate: Candidate,
     figures: Vec<Figures>,
@@ -87,7 +87,7 @@ impl Runs {
         median(figures, f64::total_cmp).expect("there is a run")
     }
 
-    /// The median and, of several runs, the least and the largest.
+    /// Formats the median and, for several runs, the least and the largest value.
     fn range(&self, figure: fn(&Figures) -> f64, digits: usize) -> String {
         let all = self.sorted(figure);
         let (least, most) = (all[0], all[all.len() - 1]);
@@ -96,7 +96,7 @@ impl Runs {
     }
 }
 
-/// The table.
+/// Formats the table.
 pub fn text(outcomes: &[Vec<Outcome>]) -> String {
     let runs: Vec<Runs> = outcomes.iter().filter_map(|all| Runs::of(all)).collect();
     let heads = [
@@ -179,8 +179,8 @@ fn line(cells: &[String; 10]) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// The same and more, an object for each policy. Of several runs, each number is the median, and
-/// `range` has the least and the largest of each.
+/// The results as JSON, with more figures than the table: an object for each policy. For several
+/// runs, each number is the median, and `range` has the least and the largest value.
 pub fn json(outcomes: &[Vec<Outcome>]) -> Vec<Value> {
     outcomes.iter().map(|runs| json_of_runs(runs)).collect()
 }

@@ -1,7 +1,7 @@
-//! Writes access rules, and the networks, lists and groups that they name.
+//! Writes access rules, with the networks, lists and groups that they use.
 //!
-//! Called by `mod`. Lines about ports (`ports`), addresses of destinations (`destinations`) and
-//! PURGE (`purge`) become settings; `rules` makes rules of the others, and `delay` gives them
+//! Called by `mod`. Lines about ports (`ports`), destination addresses (`destinations`) and PURGE
+//! (`purge`) become settings; `rules` compiles the other lines to rules, and `delay` adds their
 //! limits.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use super::port_values::port_values;
 use super::rules::{self, Action, Compiled, PRIVATE, Rule, Unsure};
 use super::{destinations, ports, purge, week};
 
-/// The directives that allow or deny requests, and those that define their conditions.
+/// The directives that allow or deny requests, and the directives that define their conditions.
 #[derive(Debug, Default)]
 pub struct AccessLines<'a> {
     pub acl: Vec<&'a Line>,
@@ -28,12 +28,12 @@ pub struct AccessLines<'a> {
     /// Further lists, each of which must allow a request too.
     pub further: [Vec<&'a Line>; 3],
     pub cache: Vec<&'a Line>,
-    /// Requests may go to another cache, which looks names up.
+    /// Requests may be sent to another cache, which resolves names.
     pub has_parent: bool,
     pub delay: DelayLines<'a>,
 }
 
-/// Writes all of them. `users` are those who can log in.
+/// Writes all access rules. `users` are the users that can log in.
 pub fn import(
     draft: &mut Draft,
     lines: &AccessLines<'_>,
@@ -105,7 +105,7 @@ fn place(line: &Line) -> (String, usize) {
     (line.place.file.to_string(), line.place.line)
 }
 
-/// Tells of lines that became no rule, or not exactly one.
+/// Reports lines that became no rule, or not an exact rule.
 fn remark(draft: &mut Draft, lines: &[&Line], compiled: &Compiled<'_>) {
     for unsaid in &compiled.unsaid {
         draft.remark(unsaid.fate, unsaid.line, &unsaid.reason);
@@ -121,7 +121,7 @@ fn remark(draft: &mut Draft, lines: &[&Line], compiled: &Compiled<'_>) {
     }
 }
 
-/// A name for each set of clients that an `acl` has.
+/// A name for each client set in an `acl`.
 fn named_networks(lines: &[&Line], acls: &Acls) -> Vec<(String, Rc<Addresses>)> {
     let mut named = Vec::<(String, Rc<Addresses>)>::new();
     for line in lines {
@@ -145,13 +145,13 @@ fn named_networks(lines: &[&Line], acls: &Acls) -> Vec<(String, Rc<Addresses>)> 
 
 #[derive(Default)]
 struct Writer<'a> {
-    /// Names that sets of clients may have.
+    /// Names for client sets.
     names: Vec<(String, Rc<Addresses>)>,
     all_users: Option<&'a Rc<BTreeSet<String>>>,
-    /// The rules, and the sets of clients that they name.
+    /// The rules, and the client sets that they name.
     tables: Vec<Table>,
     networks: BTreeMap<String, Vec<String>>,
-    /// The size of the tables.
+    /// Size of all tables.
     bytes: usize,
     has_group: bool,
     used_lists: BTreeSet<String>,
@@ -161,7 +161,7 @@ impl Writer<'_> {
     /// Writes all rules.
     ///
     /// # Errors
-    /// They are too long together.
+    /// The rules are too long together, or a rule cannot be written.
     fn rules(&mut self, rules: &[Rule<'_>]) -> Result<(), String> {
         for rule in rules {
             self.rule(rule)?;
@@ -218,7 +218,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The fields of conditions, without exceptions.
+    /// Returns the fields for conditions, without exceptions.
     fn conditions(&mut self, condition: &Condition) -> Result<Vec<(&'static str, Value)>, String> {
         let mut fields = Vec::new();
         if let Some(clients) = &condition.clients {
@@ -250,7 +250,7 @@ impl Writer<'_> {
         Ok(fields)
     }
 
-    /// The name of a set of clients, or its networks.
+    /// Returns the name for a client set, or the networks.
     fn clients(&mut self, clients: &Rc<Addresses>) -> Result<Value, String> {
         let networks = written(clients)?;
         let named = self.names.iter().find(|(_, named)| named == clients);
@@ -271,7 +271,7 @@ impl Writer<'_> {
         ("users", strings(&users.iter().collect::<Vec<_>>()))
     }
 
-    /// Writes what the rules name.
+    /// Writes the rules, and the networks, lists and groups that they name.
     fn finish(self, draft: &mut Draft, acls: &Acls, rules: &[Rule<'_>]) {
         for (name, networks) in self.networks {
             draft.network(&name, networks);
@@ -317,7 +317,7 @@ impl Writer<'_> {
                 });
                 clients.reduce(|a, b| a.union(&b)).unwrap_or_else(private)
             };
-            // A rule for all clients asks those that the others serve.
+            // A rule for all clients requests a login from the clients that the other rules serve.
             let mut serving = rules.iter().filter(|it| it.action != Action::Deny);
             let served = joined(&mut serving, &private());
             let all = joined(&mut with_users, &served);
@@ -332,13 +332,13 @@ impl Writer<'_> {
     }
 }
 
-/// The networks of a set.
+/// Returns the networks of a set.
 fn written(addresses: &Addresses) -> Result<Vec<String>, String> {
     let networks = addresses.networks();
     networks.ok_or_else(|| TOO_MANY_NETWORKS.to_owned())
 }
 
-/// The size of a value in the file, at least.
+/// A lower bound for a value's size in the file.
 fn bytes_of(value: &Value) -> usize {
     match value {
         Value::Table(fields) => fields.values().map(bytes_of).sum(),
@@ -348,9 +348,9 @@ fn bytes_of(value: &Value) -> usize {
     }
 }
 
-/// Most bytes of all rules.
+/// Most bytes in all rules.
 const BYTES_MAX: usize = 8 << 20;
-/// The group of all users.
+/// The group with all users.
 const GROUP: &str = "squid-users";
 /// Most names for networks.
 const NAMES_MAX: usize = 1000;

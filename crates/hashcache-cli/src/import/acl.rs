@@ -1,9 +1,9 @@
-//! The `acl` lines of Squid, as conditions of access rules.
+//! Squid's `acl` lines, as conditions for access rules.
 //!
-//! Called by `mod` before the directives that name them; `acl_values` reads values. Each `acl` has
-//! [`Bounds`]: the requests that certainly match, and those that may.
+//! Called by `mod` before the directives that name an `acl`; `acl_values` reads values. Each `acl`
+//! has [`Bounds`]: the requests that certainly match, and the requests that may match.
 //!
-//! Invariants: an `acl` refers to earlier ones only, as in Squid, so there are no circles; values,
+//! Invariants: an `acl` refers only to earlier ones, as in Squid, so there are no circles; values,
 //! alternatives and files are bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,45 +21,45 @@ use super::work::Work;
 /// An `acl`.
 #[derive(Debug)]
 pub struct Acl {
-    /// Its type.
+    /// The type.
     pub kind: String,
     /// The requests that match.
     bounds: Bounds,
-    /// The networks of a `dst`: names that resolve to them match too.
+    /// The networks in a `dst`: names that resolve to them match too.
     pub networks: Option<Addresses>,
-    /// The members of an `any-of`, in their order.
+    /// The ordered members, if this is an `any-of`.
     members: Vec<String>,
-    /// Squid asks for a login when it looks at the `acl`, or at a member of it.
+    /// Squid requires a login when it evaluates the `acl`, or a member of it.
     asks_for_login: bool,
 }
 
-/// A list of hosts in a file.
+/// A host list in a file.
 #[derive(Debug)]
 pub struct HostFile {
-    /// The name of the `[[list]]`.
+    /// Name in `[[list]]`.
     pub name: String,
     pub path: PathBuf,
 }
 
-/// All `acl`s of a configuration.
+/// All `acl`s in a configuration.
 #[derive(Debug)]
 pub struct Acls {
     by_name: BTreeMap<String, Acl>,
     pub host_files: Vec<HostFile>,
-    /// Addresses that no client can reach, whatever the access rules say.
+    /// Addresses that no client can reach, regardless of the access rules.
     closed: Addresses,
-    /// All users who can log in; `None`: nobody can.
+    /// All users that can log in; `None`: no user can log in.
     pub everyone: Option<Rc<BTreeSet<String>>>,
     /// Values that all `acl`s together may still have.
     values_left: usize,
     /// Files with values that may still be read.
     files_left: usize,
-    /// For combinations of conditions.
+    /// Work limit for combinations of conditions.
     pub work: Work,
 }
 
 impl Acls {
-    /// Those of `lines`, all of which are `acl`s.
+    /// Reads `lines`; all must be `acl`s.
     pub fn new(lines: &[Line], users: &Users) -> Self {
         let mut acls = Self {
             by_name: BTreeMap::new(),
@@ -83,7 +83,7 @@ impl Acls {
         }
         for (name, lines) in written {
             let is_of = |kind: &str| lines.iter().all(|line| line.arg(1) == kind);
-            // Old configurations write the built-in ones out.
+            // Old configurations also define the built-in `acl`s.
             let built_in = match acls.by_name.get(&name) {
                 Some(known) if matches!(&*known.kind, MANAGER | TO_LOCAL) => {
                     let more = acls.more_local(&name, &lines);
@@ -92,7 +92,7 @@ impl Acls {
                     }
                     continue;
                 }
-                // Squid refuses lines of another type: they change nothing.
+                // Squid refuses lines with another type: they change nothing.
                 Some(known) if !is_of(&known.kind) => continue,
                 Some(known) => Some(known.bounds.clone()),
                 None => None,
@@ -116,7 +116,7 @@ impl Acls {
         self.closed = self.closed.union(networks);
     }
 
-    /// The `acl`s that Squid knows without a line.
+    /// Adds the `acl`s that Squid knows without a line.
     fn add_built_in(&mut self) {
         let clients = |networks: &[&str]| Condition::of_clients(Addresses::of_networks(networks));
         let here = ["127.0.0.0/8", "0.0.0.0/32", "::1", "::"];
@@ -130,7 +130,7 @@ impl Acls {
                 None,
             ),
             ("CONNECT", "method", vec![Condition::of_connect()], None),
-            // Requests for the cache manager never come.
+            // The proxy receives no requests for the cache manager.
             (MANAGER, MANAGER, Vec::new(), None),
             ("to_localhost", TO_LOCAL, Vec::new(), Some(&here[..])),
             ("to_linklocal", TO_LOCAL, Vec::new(), Some(&link[..])),
@@ -146,7 +146,7 @@ impl Acls {
         }
     }
 
-    /// The networks that lines add to a built-in `acl` of destinations.
+    /// The networks that lines add to a built-in `acl` for destinations.
     fn more_local(&mut self, name: &str, lines: &[&Line]) -> Option<Addresses> {
         let is_dst = lines.iter().all(|line| line.arg(1) == "dst");
         let known = self.get(name).is_some_and(|acl| acl.networks.is_some());
@@ -154,7 +154,7 @@ impl Acls {
         Some(values::addresses(&values).good)
     }
 
-    /// Reads the lines of one `acl`.
+    /// Reads all lines for an `acl`.
     fn read(&mut self, lines: &[&Line], users: &Users) -> Acl {
         let kind = lines[0].arg(1).to_owned();
         let (bounds, networks) = if lines.iter().all(|line| line.arg(1) == kind) {
@@ -179,8 +179,8 @@ impl Acls {
         }
     }
 
-    /// Whether Squid asks for a login when it looks at the `acl` that `text` names, with or without
-    /// `!`.
+    /// Returns true if Squid requires a login when it evaluates the `acl` that `text` names, with
+    /// or without `!`.
     pub fn asks_for_login(&self, text: &str) -> bool {
         let name = text.strip_prefix('!').unwrap_or(text);
         self.get(name).is_some_and(|acl| acl.asks_for_login)
@@ -219,7 +219,7 @@ impl Acls {
                     Some(bad.clone().unwrap_or_else(|| DST.to_owned())),
                 ),
             };
-            // A `dst` with names has networks that nobody knows.
+            // If a `dst` has names, its networks are unknown.
             return (bounds, bad.is_none().then_some(good));
         }
         let ignores_case = lines.iter().any(|line| {
@@ -260,7 +260,7 @@ impl Acls {
         (without_empty(bounds), None)
     }
 
-    /// `dstdomain`: hosts on the lines are one alternative, those in files another.
+    /// Reads `dstdomain`: hosts on the lines are an alternative, hosts in files another.
     fn dstdomain(&mut self, name: &str, lines: &[&Line]) -> Bounds {
         let (mut hosts, mut lists) = (Destinations::default(), BTreeSet::new());
         let mut why = None;
@@ -270,7 +270,7 @@ impl Acls {
                     Ok(list) => drop(lists.insert(list)),
                     Err(reason) => why = Some(reason),
                 },
-                // A text that is no host matches none in Squid either.
+                // A text that is no host matches no host in Squid either.
                 None => values::add_host(&mut hosts, &word.text),
             }
             let taken = self.take_values(1);
@@ -289,7 +289,7 @@ impl Acls {
         without_empty(Bounds::at_least(vec![hosts, lists], why))
     }
 
-    /// The values of an `acl`, with those in files.
+    /// Returns all values in an `acl`, including values in files.
     fn values(&mut self, lines: &[&Line]) -> Result<Vec<String>, String> {
         let mut values = Vec::new();
         for word in words(lines) {
@@ -319,7 +319,7 @@ impl Acls {
         Ok(())
     }
 
-    /// The name of the list for a file.
+    /// Returns the list name for a file.
     fn host_file(&mut self, acl: &str, path: &Path) -> Result<String, String> {
         if !path.is_file() {
             return Err(format!(
@@ -348,7 +348,7 @@ impl Acls {
         Ok(name)
     }
 
-    /// The requests of all members.
+    /// Returns the requests that match any member.
     fn any_of(&self, lines: &[&Line]) -> Bounds {
         let mut all = Bounds::never();
         for word in words(lines) {
@@ -363,7 +363,7 @@ impl Acls {
         all
     }
 
-    /// For each line, the requests that all of its members match.
+    /// Returns, for each line, the requests that match all its members.
     fn all_of(&self, lines: &[&Line]) -> Bounds {
         let mut all = Bounds::never();
         for line in lines {
@@ -381,8 +381,8 @@ impl Acls {
         all
     }
 
-    /// Takes the requests that `member` does not match out of `all`. Where the product of both
-    /// cannot be written, fewer requests are sure, and more may match.
+    /// Removes the requests that `member` does not match from `all`. If their product cannot be
+    /// written, fewer requests are sure, and more may match.
     pub fn narrow(&self, all: &mut Bounds, member: Bounds) {
         all.why = all.why.take().or(member.why);
         match self.product(&all.sure, &member.sure) {
@@ -398,16 +398,16 @@ impl Acls {
         }
     }
 
-    /// The bounds of the `acl` called `name`, with the `acl` itself.
+    /// Returns the `acl` called `name` and its bounds.
     ///
     /// # Errors
-    /// There is no such `acl`, or no work left.
+    /// There is no such `acl`, or no work is left.
     pub fn named(&self, name: &str) -> Result<(&Acl, Bounds), String> {
         let acl = self
             .get(name)
             .ok_or_else(|| format!("there is no acl `{name}`"))?;
         if let Some(networks) = &acl.networks {
-            // To an address that nobody can reach there are no requests.
+            // There are no requests to an address that no client can reach.
             if self.closed.covers(networks) {
                 return Ok((acl, Bounds::never()));
             }
@@ -426,7 +426,7 @@ impl Acls {
         Ok((acl, bounds))
     }
 
-    /// The bounds of an `acl`, or of `!` with an `acl`.
+    /// The bounds for an `acl`, or for `!` with an `acl`.
     pub fn literal_bounds(&self, text: &str) -> Bounds {
         let name = text.strip_prefix('!').unwrap_or(text);
         let bounds = match self.named(name) {
@@ -440,8 +440,8 @@ impl Acls {
         }
     }
 
-    /// The first alternatives of an `acl`, or of `!` with an `acl`, that Squid finds to match
-    /// before it looks at the user.
+    /// For an `acl`, or `!` with an `acl`: the first alternatives that Squid finds to match before
+    /// it evaluates the user.
     pub fn before_login(&self, text: &str) -> Vec<Condition> {
         let members = self.get(text).map_or(&[][..], |acl| &acl.members);
         let bounds = members.iter().map(|text| self.literal_bounds(text));
@@ -449,7 +449,7 @@ impl Acls {
         without.flat_map(|it| it.sure).collect()
     }
 
-    /// The bounds of the requests that do not match.
+    /// The bounds for the requests that do not match.
     pub fn opposite(&self, bounds: &Bounds) -> Bounds {
         match (self.none_of(&bounds.may), self.none_of(&bounds.sure)) {
             (Ok(sure), Ok(may)) => Bounds {
@@ -461,16 +461,16 @@ impl Acls {
         }
     }
 
-    /// The requests that an `acl`, or `!` with an `acl`, matches, if they are known exactly.
+    /// Returns the requests that an `acl`, or `!` with an `acl`, matches.
     ///
     /// # Errors
-    /// They are not.
+    /// The requests are not known exactly.
     pub fn literal(&self, text: &str) -> Result<Vec<Condition>, String> {
         let bounds = self.literal_bounds(text);
         bounds.known().map(<[_]>::to_vec).map_err(str::to_owned)
     }
 
-    /// The requests that match one of `a` and one of `b`.
+    /// The requests that match a condition in `a` and a condition in `b`.
     pub fn product(&self, a: &[Condition], b: &[Condition]) -> Result<Vec<Condition>, String> {
         if a.len() * b.len() > ALTERNATIVES_MAX {
             return Err(too_many());
@@ -481,7 +481,7 @@ impl Acls {
         pairs.filter_map(Result::transpose).collect()
     }
 
-    /// The requests that match none of `alternatives`, as alternatives.
+    /// The requests that match no condition in `alternatives`, as alternatives.
     fn none_of(&self, alternatives: &[Condition]) -> Result<Vec<Condition>, String> {
         let everything = vec![Condition::default()];
         alternatives
@@ -490,7 +490,7 @@ impl Acls {
     }
 }
 
-/// A built-in `acl` together with lines of its name: Squid adds them to it.
+/// Combines a built-in `acl` with the lines for the same name: Squid adds them to it.
 fn extended(known: Bounds, more: Bounds, work: &Work) -> Bounds {
     let joined = |mut known: Vec<Condition>, more: Vec<Condition>| {
         for condition in more {
@@ -500,7 +500,7 @@ fn extended(known: Bounds, more: Bounds, work: &Work) -> Bounds {
         }
         known
     };
-    // An `acl` that matches every request is as it was, whatever the lines have.
+    // An `acl` that matches every request does not change, whatever values the lines have.
     let why = if is_everything(&known.sure) {
         None
     } else {
@@ -513,7 +513,7 @@ fn extended(known: Bounds, more: Bounds, work: &Work) -> Bounds {
     }
 }
 
-/// Requests whose URL names one of these addresses.
+/// Requests with a URL that contains an address in this set.
 fn of_addresses(addresses: Addresses) -> Condition {
     Condition::of_hosts(Destinations {
         addresses,
@@ -521,14 +521,14 @@ fn of_addresses(addresses: Addresses) -> Condition {
     })
 }
 
-/// The same without conditions that no request meets.
+/// Removes conditions that match no request.
 fn without_empty(mut bounds: Bounds) -> Bounds {
     bounds.sure.retain(|it| !it.is_never());
     bounds.may.retain(|it| !it.is_never());
     bounds
 }
 
-/// A name that `[networks]` and `[[list]]` take.
+/// Makes a name that is valid in `[networks]` and `[[list]]`.
 pub fn name_like(text: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     let name: String = text
@@ -544,14 +544,14 @@ pub fn name_like(text: &str) -> String {
     }
 }
 
-/// The values of an `acl`, without options such as `-i`.
+/// The values in an `acl`, without options such as `-i`.
 fn words<'a>(lines: &'a [&'a Line]) -> impl Iterator<Item = &'a Word> {
     let words = lines.iter().flat_map(|line| line.args_from(2));
     words.filter(|word| !OPTIONS.contains(&&*word.text))
 }
 
 /// The file that a word names: in quotes, or as `parameters("…")`. A path that is not absolute is
-/// most likely not found: Squid looks for it where it was started.
+/// most likely not found: Squid resolves it in the directory where Squid was started.
 fn file_of(word: &Word) -> Option<&Path> {
     let text = &*word.text;
     let parameters = text.strip_prefix("parameters(\"");
@@ -569,22 +569,22 @@ fn too_many() -> String {
     format!("more than {VALUES_MAX} values, or {ALTERNATIVES_MAX} alternatives")
 }
 
-/// The type of the built-in `acl` for cache manager requests.
+/// Type for the built-in `acl` about cache manager requests.
 pub const MANAGER: &str = "manager";
-/// The type of the built-in `acl`s for addresses of this machine and link.
+/// Type for the built-in `acl`s about addresses on this machine and link.
 pub const TO_LOCAL: &str = "to_local";
-/// Why a line without an `acl` is left out.
+/// Reason why a line without an `acl` is left out.
 pub const NO_ACL: &str = "it names no acl: Squid skips it";
 const DST: &str = "an address matches here if the URL names it, not if a name resolves to it";
-/// Most values of an `acl`. More hosts belong into a list.
+/// Most values in an `acl`. For more hosts, a list is better.
 const VALUES_MAX: usize = 2000;
-/// Most values of all `acl`s.
+/// Most values in all `acl`s.
 const ALL_VALUES_MAX: usize = 50_000;
 /// Most files with values.
 const FILES_MAX: usize = 256;
-/// Most alternatives of an `acl`.
+/// Most alternatives in an `acl`.
 const ALTERNATIVES_MAX: usize = 256;
-/// Most lists that a configuration may have.
+/// Most lists in a configuration.
 const LISTS_MAX: usize = 64;
 pub const OPTIONS: [&str; 5] = ["-i", "+i", "-n", "-m", "--"];
 const CONTENT: &str = "access rules decide before there is a response";
@@ -653,7 +653,7 @@ const UNSAYABLE: [(&str, &str); 33] = [
     ),
 ];
 
-/// Types of `acl` for which Squid asks for a login.
+/// Types of `acl` for which Squid requires a login.
 const LOGIN_KINDS: [&str; 2] = ["proxy_auth", "proxy_auth_regex"];
 
 #[cfg(test)]

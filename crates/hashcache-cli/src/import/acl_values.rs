@@ -1,6 +1,6 @@
-//! The values of `acl` lines: addresses, ports, methods, users, hosts and regular expressions.
+//! The values in `acl` lines: addresses, ports, methods, users, hosts and regular expressions.
 //!
-//! Called by `acl`. A value that cannot be read does not take the others of its `acl` with it: they
+//! Called by `acl`. A value that cannot be read does not invalidate the `acl`'s other values: they
 //! are kept, with the reason why the `acl` may match more.
 
 use std::collections::BTreeSet;
@@ -15,17 +15,17 @@ use super::lines::Line;
 use super::ranges::Ranges;
 use super::week;
 
-/// Users with a password, or the reason why there are none.
+/// Users that can log in, or the reason why there are none.
 pub type Users = Result<Rc<BTreeSet<String>>, String>;
 
-/// The values of an `acl` that were read, and what is wrong with the others.
+/// The valid values in an `acl`, and the fault in the others, if any.
 #[derive(Debug)]
 pub struct Parts<T> {
     pub good: T,
     pub bad: Option<String>,
 }
 
-/// Addresses and networks.
+/// Reads addresses and networks.
 pub fn addresses(values: &[String]) -> Parts<Addresses> {
     let (mut set, mut bad) = ((Vec::new(), Vec::new()), None);
     for value in values {
@@ -56,7 +56,7 @@ pub fn addresses(values: &[String]) -> Parts<Addresses> {
     }
 }
 
-/// Ports and ranges of ports.
+/// Reads ports and port ranges.
 pub fn ports(values: &[String]) -> Parts<Ranges> {
     let (mut ranges, mut bad) = (Vec::new(), None);
     for value in values {
@@ -72,7 +72,7 @@ pub fn ports(values: &[String]) -> Parts<Ranges> {
     }
 }
 
-/// Methods, in capitals.
+/// Reads methods and converts them to upper case.
 pub fn methods(values: &[String]) -> Parts<BTreeSet<String>> {
     let is_method = |value: &String| {
         let mut chars = value.chars();
@@ -85,7 +85,7 @@ pub fn methods(values: &[String]) -> Parts<BTreeSet<String>> {
     }
 }
 
-/// Times of the week.
+/// Reads times of the week.
 pub fn times(lines: &[&Line]) -> Bounds {
     let (mut minutes, mut bad) = (Ranges::default(), None);
     for line in lines {
@@ -106,8 +106,8 @@ pub fn times(lines: &[&Line]) -> Bounds {
     bounds
 }
 
-/// The users of `proxy_auth`. Only known users can log in, so letters without case are those of
-/// known users.
+/// Reads the users in `proxy_auth`. Only known users can log in, so a name without regard to case
+/// stands for the known users that it matches.
 pub fn named_users(
     values: &[String],
     ignores_case: bool,
@@ -130,8 +130,8 @@ pub fn named_users(
     Ok(Rc::new(named))
 }
 
-/// The schemes of `proto`. Of FTP, Gopher and the others there are no requests: an import turns no
-/// gateway on.
+/// Reads the schemes in `proto`. There are no requests for FTP, Gopher and the other schemes,
+/// because an import enables no gateway.
 pub fn schemes(values: &[String]) -> Bounds {
     let is_web = |value: &String| {
         let value = value.to_ascii_uppercase();
@@ -144,8 +144,8 @@ pub fn schemes(values: &[String]) -> Bounds {
     }
 }
 
-/// Adds a host of `dstdomain`. A text that no request can have as its host is left out: Squid
-/// compares texts, so `10.0.0.0/8` is none, too.
+/// Adds a host from `dstdomain`. A text that cannot be a request's host is left out: Squid compares
+/// texts, so `10.0.0.0/8` is not a host either.
 pub fn add_host(hosts: &mut Destinations, text: &str) {
     match text.parse::<Destination>() {
         Ok(Destination::Network(_)) if text.contains('/') => {}
@@ -159,13 +159,13 @@ pub fn add_host(hosts: &mut Destinations, text: &str) {
     }
 }
 
-/// The hosts of `dstdom_regex`.
+/// Reads the hosts in `dstdom_regex`.
 pub fn host_regexes(values: &[String], ignores_case: bool) -> Bounds {
     let (mut sure, mut may) = (Destinations::default(), Destinations::default());
     let (mut why, mut is_bounded) = (None, true);
     for value in values {
         let regex = value.to_ascii_lowercase();
-        // Hosts are in small letters, so a capital matches none.
+        // Hosts are in lower case, so a capital letter matches no host.
         let matches_case = ignores_case || regex == *value;
         match host_regex(&regex) {
             Some((host, is_exact)) => {
@@ -197,8 +197,8 @@ fn too_much(regex: &str) -> String {
     format!("the regular expression `{regex}` is more than a host or a domain")
 }
 
-/// The host or domain of a regular expression for hosts, and whether it has exactly those hosts;
-/// otherwise it has some of them.
+/// Returns the host or domain that a regular expression for hosts matches. The flag is true if the
+/// expression matches exactly these hosts; otherwise it matches some of them.
 fn host_regex(regex: &str) -> Option<(String, bool)> {
     let body = regex.strip_suffix('$')?;
     for (begin, is_exact) in [("(^|\\.)", true), ("\\.", false), ("^.*\\.", false)] {
@@ -209,8 +209,8 @@ fn host_regex(regex: &str) -> Option<(String, bool)> {
     Some((plain_host(body.strip_prefix('^')?)?, true))
 }
 
-/// A text of letters, digits, hyphens and escaped dots. A dot that is not escaped would match any
-/// character.
+/// Parses a text with only letters, digits, hyphens and escaped dots. An unescaped dot would match
+/// any character.
 fn plain_host(regex: &str) -> Option<String> {
     let mut host = String::new();
     let mut chars = regex.chars();
@@ -224,8 +224,8 @@ fn plain_host(regex: &str) -> Option<String> {
     (!host.is_empty()).then_some(host)
 }
 
-/// The hosts of `url_regex`, where every expression begins with a scheme and a host. It may have
-/// some URLs of them only.
+/// Returns the hosts in `url_regex` if every expression starts with a scheme and a host. The
+/// expressions may match only some URLs on these hosts.
 pub fn url_regexes(values: &[String], why: &str) -> Bounds {
     let mut hosts = Destinations::default();
     for value in values {
@@ -241,9 +241,9 @@ pub fn url_regexes(values: &[String], why: &str) -> Bounds {
     }
 }
 
-/// The only host, or domain, whose URLs a regular expression can match.
+/// Returns the only host, or domain, with URLs that a regular expression can match.
 fn url_regex(regex: &str) -> Option<String> {
-    // An alternative need not begin with the scheme.
+    // An alternative need not start with the scheme.
     if regex.contains('|') {
         return None;
     }
@@ -251,9 +251,9 @@ fn url_regex(regex: &str) -> Option<String> {
     let begins = ["([^/]*\\.)?", "([^/]+\\.)?", "[^/]*\\.", "[^/]+\\."];
     let domain = begins.iter().find_map(|it| rest.strip_prefix(it));
     let (dot, rest) = domain.map_or(("", rest), |rest| (".", rest));
-    // Up to the first slash the host is whole.
+    // The host is complete up to the first slash.
     let (host, path) = rest.split_once('/')?;
-    // A slash that may be absent ends nothing.
+    // A slash that is optional does not terminate the host.
     if path.starts_with(['?', '*', '{']) {
         return None;
     }
@@ -264,11 +264,11 @@ fn url_regex(regex: &str) -> Option<String> {
     Some(format!("{dot}{}", plain_host(host)?))
 }
 
-/// Why addresses cannot be written.
+/// Reason why addresses cannot be written.
 pub const TOO_MANY_NETWORKS: &str = "it needs too many networks";
-/// Beginnings of expressions for URLs.
+/// Prefixes for expressions about URLs.
 const SCHEMES: [&str; 4] = ["^http://", "^https://", "^https?://", "^http[s]?://"];
-/// Schemes of which no requests come.
+/// Schemes for which the proxy receives no requests.
 const NO_SCHEMES: [&str; 6] = ["FTP", "GOPHER", "WAIS", "URN", "WHOIS", "CACHE_OBJECT"];
 
 #[cfg(test)]

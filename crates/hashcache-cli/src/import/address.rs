@@ -1,7 +1,7 @@
-//! Sets of addresses, and the forms in which Squid's `src` and `dst` have them: an address, a
-//! network, a range, or a range of networks.
+//! Sets of addresses, and their syntax in Squid's `src` and `dst`: an address, a network, a range,
+//! or a range of networks.
 //!
-//! Invariant: IPv4 addresses that are written as IPv6 are IPv4 addresses.
+//! Invariant: an IPv4 address written as IPv6 is an IPv4 address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -23,7 +23,7 @@ impl Addresses {
         }
     }
 
-    /// The addresses of these networks, written as `10.0.0.0/8`; a text that is none is left out.
+    /// The addresses in these networks, written as `10.0.0.0/8`; an invalid text is left out.
     pub fn of_networks(networks: &[&str]) -> Self {
         let all = networks.iter().filter_map(|text| parse(text));
         all.fold(Self::default(), |set, more| set.union(&more))
@@ -54,12 +54,12 @@ impl Addresses {
         }
     }
 
-    /// Whether all addresses of `other` are among these.
+    /// Returns true if all addresses in `other` are in this set.
     pub fn covers(&self, other: &Self) -> bool {
         self.intersection(other) == *other
     }
 
-    /// The set as networks, or `None` if it takes more than [`NETWORKS_MAX`].
+    /// The set as networks, or `None` if there are more than [`NETWORKS_MAX`].
     pub fn networks(&self) -> Option<Vec<String>> {
         let count = self.network_count()?;
         let mut networks = Vec::with_capacity(count);
@@ -72,7 +72,7 @@ impl Addresses {
         Some(networks)
     }
 
-    /// How many networks it takes, or `None` for more than [`NETWORKS_MAX`].
+    /// The number of networks in the set, or `None` if there are more than [`NETWORKS_MAX`].
     pub fn network_count(&self) -> Option<usize> {
         let networks = self.prefixes_v4().chain(self.prefixes_v6());
         let count = networks.take(NETWORKS_MAX + 1).count();
@@ -85,18 +85,18 @@ impl Addresses {
 
     fn prefixes_v6(&self) -> impl Iterator<Item = (u128, u32)> {
         let all = self.v6.iter().flat_map(|range| prefixes(range, 128));
-        // Such a network would be read as one of IPv4, which `v4` has.
+        // Such a network would be read as an IPv4 network, which `v4` contains.
         let is_mapped = |first: u128, length| length >= 96 && first >> 32 == 0xffff;
         all.filter(move |(first, length)| !is_mapped(*first, *length))
     }
 }
 
-/// The networks that together are a range of addresses of `bits` bits: first address and length.
+/// Splits an address range with `bits` bits into networks: first address and length.
 fn prefixes((first, last): (u128, u128), bits: u32) -> impl Iterator<Item = (u128, u32)> {
     let mut next = Some(first);
     std::iter::from_fn(move || {
         let from = next.filter(|from| *from <= last)?;
-        // As large as the address allows, and as the end of the range does.
+        // The size is limited by the alignment of the address and by the end of the range.
         let mut free = from.trailing_zeros().min(bits);
         while ones(free) > last - from {
             free -= 1;
@@ -108,7 +108,7 @@ fn prefixes((first, last): (u128, u128), bits: u32) -> impl Iterator<Item = (u12
     })
 }
 
-/// The largest number of `count` bits.
+/// The largest number with `count` bits.
 fn ones(count: u32) -> u128 {
     match count {
         0 => 0,
@@ -116,8 +116,8 @@ fn ones(count: u32) -> u128 {
     }
 }
 
-/// The addresses of one value, such as `10.0.0.0/8`, `10.0.0.0/255.0.0.0`, `10.1-10.3/16` spelled
-/// out, or `all`. `None`: it is none of these, for example the name of a host.
+/// Parses a value's addresses, such as `10.0.0.0/8`, `10.0.0.0/255.0.0.0`, `10.1-10.3/16` spelled
+/// out, or `all`. `None`: the value has another form, for example a host name.
 pub fn parse(text: &str) -> Option<Addresses> {
     if text == "all" {
         return Some(Addresses::all());
@@ -158,7 +158,7 @@ fn address(text: &str) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// The length of a prefix: a number, or a mask whose ones come first.
+/// Parses a prefix length: a number, or a mask with all ones in front.
 fn length(mask: &str, bits: u32) -> Option<u32> {
     if let Ok(length) = mask.parse::<u32>() {
         return (length <= bits).then_some(length);
@@ -186,7 +186,7 @@ fn number(address: IpAddr) -> u128 {
 }
 
 const V4_MAX: u128 = u32::MAX as u128;
-/// Most networks that a rule is written with.
+/// Most networks in a rule.
 const NETWORKS_MAX: usize = 4096;
 
 #[cfg(test)]

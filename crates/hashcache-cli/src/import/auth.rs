@@ -1,9 +1,9 @@
-//! `auth_param` of Squid: users with passwords in a file.
+//! Squid's `auth_param`: users with passwords in a file.
 //!
-//! Only `basic_ncsa_auth` with bcrypt hashes has a counterpart: the file is used as it is, and its
+//! Only `basic_ncsa_auth` with bcrypt hashes has a counterpart: the file is used unchanged, and
 //! users with other hashes are named, because they cannot log in. An `acl` with `proxy_auth
-//! REQUIRED` names every user, which our rules cannot; the users of the file are written as a
-//! group.
+//! REQUIRED` names every user, which our rules cannot express; therefore the users in the file are
+//! written as a group.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,8 @@ use super::acl_values::Users;
 use super::draft::{Comments, Draft};
 use super::lines::Line;
 
-/// Writes the settings of all `auth_param` lines. The users, or why there are none.
+/// Writes the settings for all `auth_param` lines. Returns the users, or the reason why there are
+/// none.
 pub fn import(draft: &mut Draft, lines: &[&Line]) -> Users {
     let mut users =
         Err("there is no `auth_param basic program` with a file of passwords".to_owned());
@@ -78,7 +79,7 @@ fn users_in(draft: &mut Draft, line: &Line, has_case: bool) -> Users {
     let names = names.and_then(|found| {
         let names = found.users.into_iter().map(|(name, _)| String::from(name));
         let mut foreign: Vec<String> = found.foreign.into_iter().map(String::from).collect();
-        // Squid looks names up in small letters, unless `casesensitive` is on.
+        // Squid converts names to lower case, unless `casesensitive` is on.
         let is_found = |name: &String| has_case || !name.contains(|c: char| c.is_ascii_uppercase());
         let (names, capital): (BTreeSet<String>, BTreeSet<String>) = names.partition(is_found);
         let mut capital: Vec<String> = capital.into_iter().collect();
@@ -130,7 +131,7 @@ fn users_in(draft: &mut Draft, line: &Line, has_case: bool) -> Users {
     }
 }
 
-/// Most users that are named in one message.
+/// Most users in a message.
 const SHOWN_MAX: usize = 20;
 /// Most users that are written as a group.
 const USERS_MAX: usize = 10_000;

@@ -1,16 +1,16 @@
-//! `proxy_protocol_access` of Squid: the load balancers that name the client.
+//! Squid's `proxy_protocol_access`: the load balancers that name the client.
 //!
-//! Squid reads the header on ports with `require-proxy-header`, the proxy from the addresses of
-//! `proxy_protocol_from`, on every port.
+//! Squid reads the header on ports with `require-proxy-header`; the proxy reads it on every port,
+//! but only from the addresses in `proxy_protocol_from`.
 //!
-//! Invariant: nobody may name a client who may not in Squid.
+//! Invariant: no address may name a client unless it may do so in Squid.
 
 use super::acl::Acls;
 use super::address::Addresses;
 use super::draft::{Comments, Draft, strings};
 use super::lines::Line;
 
-/// Writes the setting for `lines`, if it says what they say for all `ports`.
+/// Writes the setting for `lines`, if it has the same meaning for all `ports`.
 pub fn import(draft: &mut Draft, lines: &[&Line], ports: &[&Line], acls: &Acls) {
     match all_of(lines, ports, acls) {
         Ok(balancers) => {
@@ -31,7 +31,7 @@ pub fn import(draft: &mut Draft, lines: &[&Line], ports: &[&Line], acls: &Acls) 
     }
 }
 
-/// The addresses of all load balancers, or why the setting cannot say it.
+/// Returns all load balancers' addresses, or the reason why the setting cannot express them.
 fn all_of(lines: &[&Line], ports: &[&Line], acls: &Acls) -> Result<Addresses, &'static str> {
     if lines.len() > LINES_MAX {
         return Err("too many lines: write the networks into proxy_protocol_from");
@@ -51,7 +51,7 @@ fn all_of(lines: &[&Line], ports: &[&Line], acls: &Acls) -> Result<Addresses, &'
                 let networks = networks(acls, &word.text);
                 balancers = balancers.union(&networks.ok_or(NO_NETWORKS)?);
             }
-            // Squid denies what no line allows.
+            // Squid denies connections that no line allows.
             ("deny", [word]) if word.text == "all" && at + 1 == lines.len() => {}
             _ => return Err(NO_NETWORKS),
         }
@@ -59,7 +59,7 @@ fn all_of(lines: &[&Line], ports: &[&Line], acls: &Acls) -> Result<Addresses, &'
     balancers.networks().map(|_| balancers).ok_or(NO_NETWORKS)
 }
 
-/// The addresses of an `acl` that is nothing but some.
+/// Returns the addresses if an `acl` consists only of addresses.
 fn networks(acls: &Acls, name: &str) -> Option<Addresses> {
     acls.get(name).filter(|acl| acl.kind == "src")?;
     match acls.literal(name).ok()?.as_slice() {

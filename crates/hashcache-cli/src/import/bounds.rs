@@ -1,21 +1,21 @@
-//! What an `acl` matches, from below and from above.
+//! Lower and upper bounds for the requests that an `acl` matches.
 //!
-//! Not every condition of Squid has a counterpart. So each `acl` has two sets of requests: those
-//! that certainly match, and those that may. `rules` writes a line that allows for the first set
-//! and a line that denies for the second, so that no request is served that Squid refuses.
+//! Some conditions in Squid have no counterpart. So each `acl` has two request sets: requests that
+//! certainly match, and requests that may match. `rules` uses the first set for a line that allows
+//! and the second set for a line that denies, so that no request is served that Squid refuses.
 //!
-//! Invariant: `sure` is within `may`, and without a reason they are one set.
+//! Invariant: `sure` is within `may`, and without a reason both are the same set.
 
 use super::condition::Condition;
 
-/// The requests of an `acl`, or of `!` with an `acl`.
+/// The requests for an `acl`, or for `!` with an `acl`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Requests that match, whatever is not known about them.
+    /// Requests that match, regardless of the unknown conditions.
     pub sure: Vec<Condition>,
     /// Requests that may match; no others do.
     pub may: Vec<Condition>,
-    /// Why the two differ.
+    /// Reason why the two sets differ.
     pub why: Option<String>,
 }
 
@@ -43,7 +43,7 @@ impl Bounds {
         }
     }
 
-    /// At least the requests of `sure`, and nobody knows which more, if there is a reason.
+    /// At least the requests in `sure`; if there is a reason, unknown other requests may match too.
     pub fn at_least(sure: Vec<Condition>, why: Option<String>) -> Self {
         match why {
             None => Self::exact(sure),
@@ -59,10 +59,10 @@ impl Bounds {
         self.sure.iter().chain(&self.may).any(Condition::needs_user)
     }
 
-    /// The requests, if they are known exactly.
+    /// Returns the requests.
     ///
     /// # Errors
-    /// They are not.
+    /// The requests are not known exactly.
     pub fn known(&self) -> Result<&[Condition], &str> {
         match &self.why {
             None => Ok(&self.sure),
@@ -71,7 +71,7 @@ impl Bounds {
     }
 }
 
-/// Whether the alternatives have every request.
+/// Returns true if the alternatives contain every request.
 pub fn is_everything(alternatives: &[Condition]) -> bool {
     alternatives.contains(&Condition::default())
 }

@@ -1,8 +1,9 @@
-//! The conditions of an access rule: at most one of each kind, all of which a request must meet,
-//! and the exceptions from them, as in `[[access]]`.
+//! The conditions in an access rule, and their exceptions, as in `[[access]]`. There is at most one
+//! condition of each kind, and a request must meet all.
 //!
-//! Made by `acl`, combined by `rules`. Two conditions of one kind become their intersection. If our
-//! rules cannot express it, the combination is an error, never a wider condition.
+//! `acl` makes conditions and `rules` combines them. Two conditions of the same kind become their
+//! intersection. If our rules cannot express it, the combination is an error, never a wider
+//! condition.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,21 +13,20 @@ use super::address::{self, Addresses};
 use super::ranges::Ranges;
 use super::work::{self, Work};
 
-/// Conditions that must all hold, while no exception does. A kind that is not given holds for every
-/// request.
+/// Conditions that must all hold, while no exception does. A missing kind holds for every request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
     pub clients: Option<Rc<Addresses>>,
     pub destinations: Option<Rc<Destinations>>,
-    /// Names of lists of hosts, one of which has the host.
+    /// Host list names; one list must contain the host.
     pub lists: Option<Rc<BTreeSet<String>>>,
     pub ports: Option<Rc<Ranges>>,
     pub methods: Option<Rc<BTreeSet<String>>>,
     /// Minutes of the week; 0 is Monday, 00:00.
     pub times: Option<Rc<Ranges>>,
     pub users: Option<Rc<BTreeSet<String>>>,
-    /// Requests that do not match, although all else holds. They have no exceptions themselves, and
-    /// each has a condition.
+    /// Requests that do not match although all conditions hold. An exception has no exceptions
+    /// itself, and has at least one condition.
     pub except: Vec<Condition>,
 }
 
@@ -68,13 +68,13 @@ impl Condition {
         self.destinations.is_some() || self.lists.is_some()
     }
 
-    /// True if the rule or one of its exceptions names users.
+    /// True if the rule or any exception names users.
     pub fn needs_user(&self) -> bool {
         self.users.is_some() || self.except.iter().any(|it| it.users.is_some())
     }
 
-    /// True if users are the only condition, also in exceptions. Then Squid asks every client for a
-    /// login.
+    /// True if users are the only condition, also in exceptions. Then Squid requires a login from
+    /// every client.
     pub fn asks(&self) -> bool {
         let only = Self {
             users: self.users.clone(),
@@ -84,17 +84,17 @@ impl Condition {
         self.needs_user() && *self == only && self.except.iter().all(Self::asks)
     }
 
-    /// The requests that both match. `None`: there are none.
+    /// The requests that match both conditions. `None`: there are none.
     ///
     /// # Errors
-    /// A rule cannot say it, or there is no work left.
+    /// A rule cannot express the combination, or no work is left.
     pub fn and(&self, other: &Self, work: &Work) -> Result<Option<Self>, String> {
         let Some(mut both) = self.and_conditions(other, work)? else {
             return Ok(None);
         };
         for exception in self.except.iter().chain(&other.except) {
             work.spend(1 + both.except.len())?;
-            // Two lists may have a host in common, so the exception stays.
+            // Two lists may have a host in common, so the exception is kept.
             let excepted = both.and_conditions(exception, work);
             if excepted == Ok(None) || both.except.contains(exception) {
                 continue;
@@ -107,7 +107,7 @@ impl Condition {
         Ok(Some(both))
     }
 
-    /// [`Self::and`] without exceptions.
+    /// As [`Self::and`], but without exceptions.
     fn and_conditions(&self, other: &Self, work: &Work) -> Result<Option<Self>, String> {
         let sets = |a: &BTreeSet<String>, b: &BTreeSet<String>| a & b;
         let both = Self {
@@ -131,7 +131,7 @@ impl Condition {
         Ok((!both.is_never()).then_some(both))
     }
 
-    /// Equality apart from exceptions.
+    /// Equality without regard to exceptions.
     fn has_conditions_of(&self, other: &Self) -> bool {
         let kinds = |it: &Self| Self {
             except: Vec::new(),
@@ -140,7 +140,7 @@ impl Condition {
         kinds(self) == kinds(other)
     }
 
-    /// Whether no request matches.
+    /// Returns true if no request matches.
     pub fn is_never(&self) -> bool {
         let is_empty = [
             self.clients.as_ref().map(|it| it.is_empty()),
@@ -170,8 +170,8 @@ impl Condition {
             .collect()
     }
 
-    /// True if this condition certainly matches every request of `other`. May be false although it
-    /// does: the intersection is compared as it is written.
+    /// True if this condition certainly matches every request that `other` matches. May be false
+    /// although it does, because the intersection is compared in the written form.
     pub fn covers(&self, other: &Self, work: &Work) -> bool {
         self.and(other, work) == Ok(Some(other.clone()))
     }
@@ -185,7 +185,7 @@ impl Condition {
         *self == only_clients
     }
 
-    /// Its destinations, if it has no other condition.
+    /// The destinations, if there is no other condition.
     pub fn only_destinations(&self) -> Option<&Rc<Destinations>> {
         let only = Self {
             destinations: self.destinations.clone(),
@@ -194,16 +194,16 @@ impl Condition {
         self.destinations.as_ref().filter(|_| *self == only)
     }
 
-    /// How many rules and exceptions it is in the result.
+    /// Number of rules and exceptions for this condition in the result.
     pub fn rule_count(&self) -> usize {
         1 + self.except.len()
     }
 }
 
-/// Hosts of URLs.
+/// Hosts in URLs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Destinations {
-    /// Hosts, and domains with all hosts below, which begin with a dot.
+    /// Hosts, and domains with all hosts below, which start with a dot.
     pub names: BTreeSet<String>,
     /// Hosts that are named by an address.
     pub addresses: Addresses,
@@ -221,7 +221,7 @@ impl Destinations {
         }
     }
 
-    /// Whether no host is in both.
+    /// Returns true if no host is in both sets.
     pub fn is_apart(&self, other: &Self) -> bool {
         self.intersection(other).is_empty()
     }
@@ -235,25 +235,26 @@ impl Destinations {
         }
     }
 
-    /// Whether `text` is an address that is among these.
+    /// Returns true if `text` is an address in this set.
     pub fn has_address(&self, text: &str) -> bool {
         let is_address = text.parse::<IpAddr>().is_ok();
         let address = address::parse(text).filter(|_| is_address);
         address.is_some_and(|it| self.addresses.covers(&it))
     }
 
-    /// Whether all hosts that `name` stands for are among these.
+    /// Returns true if this set contains all hosts that `name` stands for.
     pub fn has(&self, name: &str) -> bool {
         let domain = format!(".{}", name.strip_prefix('.').unwrap_or(name));
-        // The domain itself, and each domain that it is in.
+        // The domain itself, and each domain above it.
         let mut domains = domain.match_indices('.').map(|(at, _)| &domain[at..]);
         self.names.contains(name) || domains.any(|it| self.names.contains(it))
     }
 }
 
-/// A set that can be intersected. Its size is paid for, because a hostile file may have many.
+/// A set that can be intersected. The size counts as work, because a hostile file may have many
+/// sets.
 pub trait Elements {
-    /// Cost of one pass over the elements.
+    /// Cost of a pass over the elements.
     fn work(&self) -> usize;
 }
 
@@ -286,7 +287,7 @@ pub fn all_ports() -> Ranges {
     Ranges::new([(1, PORT_MAX)])
 }
 
-/// The elements that are in both sets, of those that are given. A set and itself are no work.
+/// The intersection of the given sets. A set with itself costs no work.
 fn both<T: Elements>(
     a: &Option<Rc<T>>,
     b: &Option<Rc<T>>,
@@ -302,7 +303,7 @@ fn both<T: Elements>(
     }
 }
 
-/// Why two conditions could not be combined.
+/// Reason why two conditions cannot be combined.
 const TWO_LISTS: &str = "a rule cannot say that a host must be in two lists";
 const PORT_MAX: u128 = u16::MAX as u128;
 /// The last minute of a week.

@@ -1,12 +1,12 @@
-//! `delay_pools` and `client_delay_pools`: their buckets as `[[limit]]`s, and which requests have
-//! them.
+//! `delay_pools` and `client_delay_pools`: their buckets as `[[limit]]`s, and the requests to which
+//! the limits apply.
 //!
-//! In Squid a request has the first pool whose `delay_access` allows it. That becomes a list of
-//! conditions of which the first one that matches decides, and `rules` writes each rule that serves
-//! once for each of them.
+//! In Squid a request uses the first pool that `delay_access` allows. The pools become a list of
+//! conditions in which the first match decides, and `rules` writes each rule that serves once for
+//! each condition.
 //!
-//! Invariants: a line, a level or a pool that cannot be imported is told, and takes no other pool
-//! with it. A list has at most [`RULES_MAX`] conditions.
+//! Invariants: a line, a level or a pool that cannot be imported is reported, and affects no other
+//! pool. A list has at most [`RULES_MAX`] conditions.
 
 use std::rc::Rc;
 
@@ -19,10 +19,10 @@ use super::lines::Line;
 use super::rules::{self, Compiled, RULES_MAX};
 use super::work::Work;
 
-/// Requests and the names of their limits; none if they are not limited.
+/// Requests and the names of their limits; no names if the requests are not limited.
 type Limited = (Condition, Rc<[String]>);
 
-/// A line of `delay_access`, and the requests that it matches.
+/// A line in `delay_access`, and the requests that it matches.
 type AccessLine<'a> = (&'a Line, Vec<Condition>);
 
 /// The lines about pools, by their directives.
@@ -30,12 +30,12 @@ type AccessLine<'a> = (&'a Line, Vec<Condition>);
 pub struct DelayLines<'a>(Vec<(&'static str, Vec<&'a Line>)>);
 
 impl<'a> DelayLines<'a> {
-    /// Those that `all` gives for a directive.
+    /// Collects the lines; `all` returns a directive's lines.
     pub fn of(all: impl Fn(&str) -> Vec<&'a Line>) -> Self {
         Self(NAMES.iter().map(|name| (*name, all(name))).collect())
     }
 
-    /// Tells that none of the lines is imported.
+    /// Reports that no line is imported.
     pub fn leave_out(&self, draft: &mut Draft, reason: &str) {
         for line in self.0.iter().flat_map(|(_, lines)| lines) {
             draft.missing(line, reason);
@@ -49,7 +49,7 @@ impl<'a> DelayLines<'a> {
     }
 }
 
-/// Gives the rules their limits, and writes these.
+/// Adds limits to the rules, and writes the limits.
 pub fn import(draft: &mut Draft, lines: &DelayLines<'_>, acls: &Acls, compiled: &mut Compiled<'_>) {
     for kind in [Kind::Server, Kind::Client] {
         let mut pools = pools(draft, lines, kind, acls);
@@ -65,7 +65,7 @@ pub fn import(draft: &mut Draft, lines: &DelayLines<'_>, acls: &Acls, compiled: 
                 pool.leave_out(draft, &format!("there are more than {LIMITS_MAX} limits"));
             }
         }
-        // The last pool makes room for those before it.
+        // If there are too many rules, the last pool is left out first.
         while let Err(reason) = added(&kept, acls, compiled) {
             match kept.pop() {
                 Some(last) => last.leave_out(draft, &reason),
@@ -78,7 +78,7 @@ pub fn import(draft: &mut Draft, lines: &DelayLines<'_>, acls: &Acls, compiled: 
     }
 }
 
-/// Gives the rules the limits of these pools.
+/// Adds the limits of these pools to the rules.
 fn added(pools: &[Pool<'_>], acls: &Acls, compiled: &mut Compiled<'_>) -> Result<(), String> {
     if pools.is_empty() {
         Ok(())
@@ -87,12 +87,12 @@ fn added(pools: &[Pool<'_>], acls: &Acls, compiled: &mut Compiled<'_>) -> Result
     }
 }
 
-/// What a pool slows down.
+/// The traffic that a pool slows down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Content from servers.
     Server,
-    /// All that is sent to a client.
+    /// All content for a client.
     Client,
 }
 
@@ -109,7 +109,7 @@ impl Kind {
 struct Pool<'a> {
     number: u32,
     limits: Vec<Limit>,
-    /// The lines that define it.
+    /// The lines that define the pool.
     lines: Vec<&'a Line>,
     access: Vec<AccessLine<'a>>,
 }
@@ -122,7 +122,7 @@ struct Limit {
     burst: u64,
 }
 
-/// The pools of this kind, in their order. What is wrong with others is told.
+/// Returns the pools of this kind, in order. Faults of other pools are reported.
 fn pools<'a>(draft: &mut Draft, lines: &DelayLines<'a>, kind: Kind, acls: &Acls) -> Vec<Pool<'a>> {
     for line in lines.all(kind, "delay_pools") {
         draft.unneeded(line, "each [[limit]] is written below");
@@ -197,7 +197,8 @@ fn pools<'a>(draft: &mut Draft, lines: &DelayLines<'a>, kind: Kind, acls: &Acls)
     pools
 }
 
-/// Bytes per second and burst of each level that a pool limits, with whose bytes are added up.
+/// For each level that a pool limits: the scope for which bytes are added up, bytes per second,
+/// burst.
 type Levels = Vec<(&'static str, u64, u64)>;
 
 fn levels(draft: &mut Draft, class: &str, parameters: &Line) -> Result<Levels, String> {
@@ -237,7 +238,7 @@ fn levels(draft: &mut Draft, class: &str, parameters: &Line) -> Result<Levels, S
     Ok(levels)
 }
 
-/// `restore/max` in bytes; `None`: no limit.
+/// Parses `restore/max` in bytes; `None`: no limit.
 fn level(text: &str) -> Result<Option<(u64, u64)>, String> {
     if ["none", "-1/-1"].contains(&text) {
         return Ok(None);
@@ -251,7 +252,7 @@ fn level(text: &str) -> Result<Option<(u64, u64)>, String> {
     checked(rate, most).map(Some)
 }
 
-/// A rate and the size of its bucket, if a `[[limit]]` can have them.
+/// Returns a rate and a bucket size, if a `[[limit]]` can have them.
 fn checked(rate: u64, most: u64) -> Result<(u64, u64), String> {
     match (rate, most) {
         (RATE_MIN.., 1..) => Ok((rate, most)),
@@ -307,7 +308,7 @@ impl<'a> Pool<'a> {
             }
         };
         if self.limits.is_empty() {
-            // The requests of this pool are not slowed down, and come to no other.
+            // This pool's requests are not slowed down, and no other pool applies to them.
             for line in &self.lines {
                 draft.unneeded(
                     line,
@@ -342,7 +343,8 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// The lines of a pool with their requests, if these are known, and why the others are left out.
+/// Returns a pool's lines with known requests, and the other lines with the reason why they are
+/// left out.
 fn known_access<'a>(
     lines: Vec<&'a Line>,
     acls: &Acls,
@@ -363,13 +365,13 @@ fn known_access<'a>(
     (known, odd)
 }
 
-/// The requests of all pools and their limits. The last condition matches every request.
+/// Returns the requests of all pools and their limits. The last condition matches every request.
 fn list(pools: &[Pool<'_>], work: &Work) -> Result<Vec<Limited>, String> {
     let mut list: Vec<Limited> = vec![(Condition::default(), Rc::from([]))];
     for pool in pools.iter().rev() {
         let names = pool.limits.iter().map(|limit| limit.name.clone());
         let limits: Rc<[String]> = names.collect();
-        // Requests that the pool does not have come to the pools behind it.
+        // Requests to which this pool does not apply are left to the pools after it.
         let mut of_pool = Vec::new();
         for (line, conditions) in &pool.access {
             for condition in conditions {
@@ -391,7 +393,7 @@ fn list(pools: &[Pool<'_>], work: &Work) -> Result<Vec<Limited>, String> {
     Ok(list)
 }
 
-/// Adds the part of `list` that is about requests with this condition.
+/// Adds the part of `list` for requests with this condition.
 fn add_common(
     to: &mut Vec<Limited>,
     list: &[Limited],
@@ -414,7 +416,7 @@ fn check_length(list: &[Limited]) -> Result<(), String> {
     }
 }
 
-/// All directives that are read here.
+/// All directives that this module reads.
 const NAMES: [&str; 7] = [
     "delay_pools",
     "delay_class",
@@ -425,13 +427,13 @@ const NAMES: [&str; 7] = [
     "client_delay_access",
 ];
 
-/// The level of class 3 that has no counterpart.
+/// The level in class 3 that has no counterpart.
 const NETWORK: &str = "network";
-/// The slowest that `[[limit]]` takes.
+/// The lowest rate in a `[[limit]]`.
 const RATE_MIN: u64 = 1 << 10;
-/// Limits that a configuration may have.
+/// Most limits in a configuration.
 const LIMITS_MAX: usize = 64;
-/// Pools that are looked at.
+/// Most pools that are read.
 const POOLS_MAX: usize = 256;
 
 #[cfg(test)]

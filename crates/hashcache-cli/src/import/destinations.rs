@@ -1,16 +1,17 @@
-//! `dst` of Squid, which also matches the addresses that names resolve to: `allow_destination` and
+//! Squid's `dst`, which also matches the addresses to which names resolve: `allow_destination` and
 //! `deny_destination`.
 //!
-//! Access rules know the address of a URL only, so a line about addresses becomes a setting for all
-//! clients. Addresses that no client can reach match no line any more (`Acls::close`). Called by
-//! `access` before the rules are made.
+//! Access rules know only an address in the URL, so a line about addresses becomes a setting for
+//! all clients. Addresses that no client can reach then match no line (`Acls::close`). Called by
+//! `access` before the rules are compiled.
 //!
-//! A parent looks names up by itself, so with one no setting is about the addresses of names: then
-//! lines with `dst` match what nobody knows, and `rules` treats them so.
+//! A parent resolves names itself, so with a parent no setting applies to the addresses of names:
+//! then it is unknown which requests a line with `dst` matches, and `rules` treats the line
+//! accordingly.
 //!
-//! Invariants: a network that a line denies to somebody is denied to everybody, and a network that
-//! the proxy refuses by itself is opened only if Squid serves it to somebody. This machine and its
-//! link are opened only by a line that names them.
+//! Invariants: a network that a line denies to some clients is denied to all, and a network that
+//! the proxy refuses by default is opened only if Squid serves it to some client. This machine and
+//! the link are opened only by a line that names them.
 
 use super::acl::{Acls, TO_LOCAL};
 use super::address::Addresses;
@@ -18,22 +19,22 @@ use super::draft::{Comments, Draft, Fate, strings};
 use super::lines::Line;
 use super::rules::{self, Action, Rule};
 
-/// The networks that lines of `http_access` name.
+/// The networks in `http_access` lines.
 #[derive(Debug, Default)]
 pub struct Found<'a> {
-    /// Networks that are denied to everybody, with the lines that deny them.
+    /// Networks that are denied to all clients, with the lines that deny them.
     denied: Addresses,
     denied_by: Vec<&'a Line>,
-    /// Networks that are denied where no parent is asked.
+    /// Networks that are denied for direct connections, without a parent.
     denied_direct: Addresses,
     /// Networks that lines allow.
     allowed: Addresses,
     allowed_by: Vec<&'a Line>,
-    /// Lines that deny a network to some clients only.
+    /// Lines that deny a network only to some clients.
     widened: Vec<(&'a Line, Addresses)>,
 }
 
-/// Looks for networks in `lines`, and closes those that are denied.
+/// Finds networks in `lines`, and closes the networks that are denied.
 pub fn find<'a>(lines: &[&'a Line], acls: &mut Acls, has_parent: bool) -> Found<'a> {
     let mut found = Found::default();
     let last = lines.iter().position(|line| line.is_all_from(1));
@@ -62,7 +63,7 @@ pub fn find<'a>(lines: &[&'a Line], acls: &mut Acls, has_parent: bool) -> Found<
                 }
                 continue;
             };
-            // No request for this machine goes to a parent.
+            // No request for this machine is sent to a parent.
             if has_parent && acl.kind != TO_LOCAL && (line.arg(0), is_negated) != ("allow", false) {
                 let is_small = networks
                     .network_count()
@@ -99,7 +100,7 @@ pub fn find<'a>(lines: &[&'a Line], acls: &mut Acls, has_parent: bool) -> Found<
         }
         is_after_allow |= line.arg(0) == "allow";
     }
-    // What is refused anyway was not widened.
+    // A network that is refused by default was not widened.
     let usual = local.intersection(&found.allowed.complement());
     found
         .widened
@@ -111,14 +112,14 @@ pub fn find<'a>(lines: &[&'a Line], acls: &mut Acls, has_parent: bool) -> Found<
     found
 }
 
-/// Whether a request may match a line: those for the cache manager never come.
+/// Returns true if a request may match the line: there are no requests for the cache manager.
 fn serves_somebody(line: &Line, acls: &Acls) -> bool {
     let kinds = line.args_from(1).iter().filter_map(|it| acls.get(&it.text));
     !kinds.into_iter().any(|acl| acl.kind == super::acl::MANAGER)
 }
 
 impl<'a> Found<'a> {
-    /// Notes the addresses that an `acl` of hosts names.
+    /// Notes the addresses in an `acl` with hosts.
     fn allow_hosts(&mut self, line: &'a Line, name: &str, acls: &Acls) {
         let Ok((_, bounds)) = acls.named(name) else {
             return;
@@ -184,7 +185,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Addresses of this machine and of its link.
+/// Addresses on this machine and link.
 const LOCAL: [&str; 5] = [
     "127.0.0.0/8",
     "0.0.0.0/8",
@@ -192,7 +193,7 @@ const LOCAL: [&str; 5] = [
     "::/96",
     "fe80::/10",
 ];
-/// Networks of other machines that the proxy refuses by itself.
+/// Networks of other machines that the proxy refuses by default.
 const INTRANET: [&str; 5] = [
     "10.0.0.0/8",
     "100.64.0.0/10",
@@ -200,7 +201,7 @@ const INTRANET: [&str; 5] = [
     "192.168.0.0/16",
     "fc00::/7",
 ];
-/// All networks that the proxy refuses by itself, as `hashcache-proxy` has them.
+/// All networks that the proxy refuses by default, as in `hashcache-proxy`.
 const SPECIAL: [&str; 18] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -221,7 +222,7 @@ const SPECIAL: [&str; 18] = [
     "ff00::/8",
     "64:ff9b:1::/48",
 ];
-/// Lines that are looked at.
+/// Most lines that are read.
 const LINES_MAX: usize = 1024;
-/// Networks of a line that becomes a setting.
+/// Most networks in a line that becomes a setting.
 const NETWORKS_MAX: usize = 64;

@@ -1,7 +1,7 @@
-//! The table of Squid's directives: what becomes of each.
+//! The table of Squid's directives, with the treatment of each.
 //!
-//! Called by `mod` for each line. A directive that is not in the table is told as unknown, so no
-//! line is left out in silence.
+//! Called by `mod` for each line. A directive that is not in the table is reported as unknown, so
+//! no line is left out silently.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use super::values;
 use crate::settings::{Values, Written, find};
 use crate::units::{show_size, show_time};
 
-/// What becomes of a directive.
+/// Treatment for a directive.
 #[derive(Clone, Copy)]
 pub enum Treatment {
-    /// Other lines are needed to understand it: `mod` collects them.
+    /// Other lines are needed to interpret the directive: `mod` collects them.
     Collected,
     /// A time for this key.
     Time(&'static str),
@@ -24,20 +24,20 @@ pub enum Treatment {
     Size(&'static str),
     /// A number from 1 for this key.
     Count(&'static str),
-    /// Written by a function of its own.
+    /// Written by a separate function.
     Own(fn(&mut Draft, &Line)),
-    /// It needs no setting, for this reason.
+    /// No setting is needed, for this reason.
     Unneeded(&'static str),
-    /// It is `on` or `off`, and the proxy does the first whatever is set.
+    /// The directive is `on` or `off`, and the proxy always behaves as with the first value.
     Always(&'static str, &'static str),
-    /// It has no counterpart, for this reason.
+    /// There is no counterpart, for this reason.
     Missing(&'static str),
-    /// Squid may refuse requests by it, and the proxy does not, for this reason; unless its first
-    /// word is one of these.
+    /// With this directive Squid may refuse requests, but the proxy does not, for this reason. A
+    /// first word from this list changes nothing.
     Open(&'static [&'static str], &'static str),
 }
 
-/// What becomes of the directive called `name`.
+/// The treatment for the directive called `name`.
 pub fn treatment(name: &str) -> Option<Treatment> {
     let row = DIRECTIVES
         .iter()
@@ -45,7 +45,7 @@ pub fn treatment(name: &str) -> Option<Treatment> {
     row.map(|(_, treatment)| *treatment)
 }
 
-/// Writes a directive that stands for itself.
+/// Writes a directive that depends on no other line.
 pub fn import(draft: &mut Draft, line: &Line, treatment: Treatment) {
     let value: Option<(&'static str, Value)> = match treatment {
         Treatment::Collected => return,
@@ -88,7 +88,7 @@ pub fn import(draft: &mut Draft, line: &Line, treatment: Treatment) {
     }
 }
 
-/// Whether our settings take a value: some have limits.
+/// Returns true if our setting accepts the value: some settings have limits.
 fn is_taken(key: &str, value: &Value) -> bool {
     let text = match value {
         Value::String(text) => text.clone(),
@@ -255,7 +255,7 @@ fn initial_level(draft: &mut Draft, line: &Line) {
 }
 
 fn read_ahead(draft: &mut Draft, line: &Line) {
-    // Squid's is tens of KiB by default, which would stall a fetch behind a slow client.
+    // Squid's default is tens of KiB, which would stall a fetch behind a slow client.
     draft.unneeded(line, "limits.read_ahead is 4MiB");
 }
 
@@ -273,7 +273,7 @@ const DIVERTED: &str = "a name that does not lead to the address of the connecti
                         that address, and servers see the address of the proxy";
 const TUNING: &str = "the proxy has no such limit, or finds it by itself";
 
-/// All directives; names with the same treatment are in one row.
+/// All directives; names with the same treatment are in the same row.
 const DIRECTIVES: &[(&str, Treatment)] = &[
     (
         "acl http_access cache no_cache http_port https_port cache_peer cache_peer_access \

@@ -1,8 +1,8 @@
 //! The configuration file that an import writes. A comment above each setting quotes the directive
 //! that it was made from. Directives that were not imported are listed above the settings.
 //!
-//! Filled by the readers of directives, rendered by `mod`. Invariant: whatever a directive holds,
-//! the text is TOML: values are written by the TOML library, and comments have no control
+//! The readers of directives fill the draft, and `mod` renders it. Invariant: for any directives,
+//! the text is valid TOML: the TOML library writes the values, and comments contain no control
 //! characters.
 
 use std::fmt::Display;
@@ -13,24 +13,24 @@ use super::lines::{Line, plain};
 use super::source::Failed;
 use crate::settings::SECTIONS;
 
-/// What happened to a directive that is not a setting of the file.
+/// Result for a directive that did not become a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It needs no setting here: the proxy does it, or has no use for it.
+    /// No setting is needed: the proxy does this, or has no use for it.
     Unneeded,
-    /// It has no counterpart, or a part of it has none.
+    /// There is no counterpart, at least for a part.
     Missing,
-    /// It denies more requests than in Squid.
+    /// More requests are denied than in Squid.
     Closed,
-    /// It denies requests in Squid that are not denied here.
+    /// Squid denies requests that are not denied here.
     Open,
 }
 
-/// A directive that is not, or not wholly, a setting of the file.
+/// A directive that did not, or not completely, become a setting.
 #[derive(Clone, Debug)]
 pub struct Remark {
     pub fate: Fate,
-    /// Its place and text.
+    /// The directive's place and text.
     pub directive: String,
     pub reason: String,
 }
@@ -40,23 +40,23 @@ pub struct Remark {
 pub struct Comments(Vec<String>);
 
 impl Comments {
-    /// The place and text of a directive.
+    /// A directive's place and text.
     pub fn of(line: &Line) -> Self {
         Self(vec![line.shown_with_place()])
     }
 
-    /// Also the place and text of this directive.
+    /// Adds this directive's place and text.
     pub fn and_of(mut self, line: &Line) -> Self {
         self.0.push(line.shown_with_place());
         self
     }
 
-    /// A comment that no directive is the source of.
+    /// A comment that does not quote a directive.
     pub fn text(text: impl Display) -> Self {
         Self::default().and(text)
     }
 
-    /// Also this.
+    /// Adds a comment.
     pub fn and(mut self, text: impl Display) -> Self {
         self.0.push(plain(&text.to_string()));
         self
@@ -70,9 +70,9 @@ pub struct Draft {
     networks: Vec<(String, Vec<String>)>,
     tables: Vec<Table>,
     pub remarks: Vec<Remark>,
-    /// Options of directives that were left out, each with its directive and a reason.
+    /// Options that were left out, each with the directive and a reason.
     pub options: Vec<Remark>,
-    /// Differences that no directive is the source of.
+    /// Differences that are not caused by a directive.
     pub notes: Vec<String>,
     /// Directives that became a setting.
     pub imported: usize,
@@ -83,14 +83,14 @@ struct Setting {
     key: &'static str,
     value: Value,
     comments: Comments,
-    /// It is written with a `#` in front, for the operator to decide.
+    /// The setting is written with a `#` in front, so that the operator decides.
     is_off: bool,
 }
 
-/// A table of an array of tables.
+/// A table in an array.
 #[derive(Debug)]
 pub struct Table {
-    /// The name of the array.
+    /// The array's name.
     pub array: &'static str,
     pub comments: Comments,
     pub fields: Vec<(&'static str, Value)>,
@@ -129,14 +129,14 @@ impl Draft {
         });
     }
 
-    /// Adds a value to a key that has a list, unless it is there.
+    /// Adds a value to a key that has a list, unless the value is already there.
     pub fn push(&mut self, key: &'static str, value: impl Into<Value>, comments: Comments) {
         let value = value.into();
         let is_new = !self.list(key).contains(&value);
         self.add(key, is_new.then_some(value), comments);
     }
 
-    /// Adds a value to each of two keys whose lists belong together, unless the pair is there.
+    /// Adds a value to two keys with lists that belong together, unless the pair is already there.
     pub fn push_pair(&mut self, [a, b]: [(&'static str, &str); 2], comments: &Comments) {
         let mut pairs = self.list(a.0).iter().zip(self.list(b.0));
         let is_new = !pairs.any(|(x, y)| (x.as_str(), y.as_str()) == (Some(a.1), Some(b.1)));
@@ -145,7 +145,7 @@ impl Draft {
         }
     }
 
-    /// The values of a key that has a list.
+    /// The values in a key with a list.
     fn list(&self, key: &str) -> &[Value] {
         let list = self.get(key).and_then(Value::as_array);
         list.map_or(&[], Vec::as_slice)
@@ -184,20 +184,20 @@ impl Draft {
         Some(&found.value)
     }
 
-    /// Adds a network of `[networks]`.
+    /// Adds a network to `[networks]`.
     pub fn network(&mut self, name: &str, networks: Vec<String>) {
         if !self.networks.iter().any(|(known, _)| known == name) {
             self.networks.push((name.to_owned(), networks));
         }
     }
 
-    /// Whether a table of an array has a field.
+    /// Returns true if a table in an array has a field.
     pub fn has_table(&self, array: &str, field: &str) -> bool {
         let mut tables = self.tables.iter().filter(|table| table.array == array);
         tables.any(|table| table.fields.iter().any(|(name, _)| *name == field))
     }
 
-    /// How many tables an array has.
+    /// Counts the tables in an array.
     pub fn tables_of(&self, array: &str) -> usize {
         let tables = self.tables.iter();
         tables.filter(|table| table.array == array).count()
@@ -207,7 +207,7 @@ impl Draft {
         self.tables.push(table);
     }
 
-    /// Notes that a directive has no counterpart, or a part of it.
+    /// Notes that a directive has no counterpart, at least for a part.
     pub fn missing(&mut self, line: &Line, reason: impl Display) {
         self.remark(Fate::Missing, line, reason);
     }
@@ -226,12 +226,12 @@ impl Draft {
         self.remark(Fate::Unneeded, line, reason);
     }
 
-    /// Notes that the result serves what a directive of Squid refuses.
+    /// Notes that the result serves requests that a Squid directive refuses.
     pub fn open(&mut self, line: &Line, reason: impl Display) {
         self.remark(Fate::Open, line, format_args!("NOT DENIED: {reason}"));
     }
 
-    /// Notes that an option of a directive is left out, although it changes nothing that matters.
+    /// Notes that a directive's option is left out, without an important effect.
     pub fn option(&mut self, line: &Line, option: &str, reason: impl Display) {
         if self.options.len() < OPTIONS_MAX {
             self.options.push(Remark {
@@ -242,7 +242,7 @@ impl Draft {
         }
     }
 
-    /// Notes a difference that no directive is the source of.
+    /// Notes a difference that is not caused by a directive.
     pub fn note(&mut self, note: &str) {
         self.notes.push(plain(note));
     }
@@ -253,7 +253,7 @@ impl Draft {
     }
 
     fn add_remark(&mut self, fate: Fate, directive: String, reason: impl Display) {
-        // A line may have any number of options.
+        // A line may have arbitrarily many options.
         let before = self.remarks.iter().rev();
         let of_line = before.take_while(|it| it.directive == directive).count();
         if of_line < REMARKS_MAX {
@@ -265,7 +265,7 @@ impl Draft {
         }
     }
 
-    /// The file. `from` is the name of the file that was imported.
+    /// Renders the file. `from` is the imported file's name.
     pub fn text(&self, from: &str) -> String {
         let mut text = format!(
             "# HashCache configuration, made by `hashcache import` from {}.\n#\n\
@@ -373,7 +373,7 @@ fn write_comments(text: &mut String, Comments(comments): &Comments) {
     }
 }
 
-/// `name = value`, with a long list on several lines.
+/// Formats `name = value`; a long list takes several lines.
 fn assignment(name: &str, value: &Value) -> String {
     let line = format!("{name} = {value}\n");
     match value {
@@ -387,13 +387,13 @@ fn assignment(name: &str, value: &Value) -> String {
 
 /// Columns after which a list is written on several lines.
 const COLUMNS: usize = 100;
-/// Why a line is not looked at.
+/// Reason why a line is ignored.
 pub const NO_REQUEST: &str = "no request comes to it: other lines decide";
 /// Most options that are named.
 const OPTIONS_MAX: usize = 10_000;
-/// Most remarks about one line.
+/// Most remarks about a line.
 const REMARKS_MAX: usize = 16;
-/// Most comments above one setting.
+/// Most comments above a setting.
 const COMMENTS_MAX: usize = 40;
 
 #[cfg(test)]

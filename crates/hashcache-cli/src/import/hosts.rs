@@ -1,4 +1,4 @@
-//! Lines that allow or deny by hosts alone, as sites and routes have them.
+//! Lines that allow or deny only by hosts, as for sites and routes.
 //!
 //! Called by `sites` and `peers`. Invariant: a condition on anything else, such as a client or a
 //! time, is an error; it is never left out.
@@ -13,17 +13,17 @@ use super::lines::Line;
 use super::rules;
 use super::work::{self, Work};
 
-/// The hosts that a line names.
+/// The hosts in a line.
 #[derive(Debug)]
 pub enum Hosts {
     All,
     These(Rc<Destinations>),
 }
 
-/// The hosts that all `acl`s of a line together match, from argument `at` on.
+/// The hosts that all `acl`s in a line together match, starting with argument `at`.
 ///
 /// # Errors
-/// The line depends on more than hosts.
+/// The line does not depend only on hosts.
 pub fn of_line(line: &Line, at: usize, acls: &Acls) -> Result<Hosts, String> {
     if line.args_from(at).is_empty() {
         return Err(acl::NO_ACL.to_owned());
@@ -47,7 +47,7 @@ pub fn of_line(line: &Line, at: usize, acls: &Acls) -> Result<Hosts, String> {
     }
 }
 
-/// The hosts that a line may be about, whatever its other conditions are.
+/// The hosts that a line may match, regardless of its other conditions.
 pub fn bound_of_line(line: &Line, at: usize, acls: &Acls) -> Hosts {
     let may = rules::matched(line, at, acls).may;
     let mut all = Destinations::default();
@@ -65,24 +65,24 @@ pub fn bound_of_line(line: &Line, at: usize, acls: &Acls) -> Hosts {
 pub struct Decision<'a> {
     pub line: &'a Line,
     pub allows: bool,
-    /// Or why it is left out.
+    /// The hosts, or the reason why the line is left out.
     pub hosts: Result<Hosts, String>,
-    /// Hosts that a line which is left out denies at most, for some requests.
+    /// If the line is left out: the hosts for which it may deny requests.
     pub bound: Hosts,
-    /// It denies these hosts for all requests.
+    /// True if these hosts are denied for all requests.
     pub closes: bool,
 }
 
-/// Lines in their order: the first that matches a host decides.
+/// Lines in order: the first that matches a host decides.
 #[derive(Debug)]
 pub struct Decisions<'a> {
     pub all: Vec<Decision<'a>>,
-    /// What holds for a host that no line matches.
+    /// The decision for a host that no line matches.
     pub otherwise: bool,
 }
 
 impl<'a> Decisions<'a> {
-    /// Reads lines that have their action as argument `at`, and then their `acl`s.
+    /// Reads lines that have the action as argument `at`, followed by `acl`s.
     pub fn read(
         lines: impl Iterator<Item = &'a Line>,
         at: usize,
@@ -105,10 +105,10 @@ impl<'a> Decisions<'a> {
         }
     }
 
-    /// Whether a host is allowed.
+    /// Returns true if a host is allowed.
     ///
     /// # Errors
-    /// There is no work left.
+    /// No work is left.
     pub fn allows(&self, name: &str, work: &Work) -> Result<bool, String> {
         for decision in &self.all {
             work.spend(work::of_name(name))?;
@@ -128,10 +128,10 @@ impl<'a> Decisions<'a> {
         Ok(self.otherwise)
     }
 
-    /// The hosts that lines which allow name, and the names of domains.
+    /// The hosts and domains in lines that allow.
     ///
     /// # Errors
-    /// There is no work left.
+    /// No work is left.
     pub fn names(&self, work: &Work) -> Result<BTreeSet<String>, String> {
         let mut names = BTreeSet::new();
         for decision in self.all.iter().filter(|it| it.allows) {
@@ -147,5 +147,5 @@ impl<'a> Decisions<'a> {
     }
 }
 
-/// Why a line is left out that Squid skips.
+/// Reason why a line is left out that Squid skips.
 pub const NEITHER: &str = "neither allow nor deny";

@@ -1,4 +1,4 @@
-//! The lines of a Squid configuration: comments, continued lines, quoted words, macros.
+//! The lines in a Squid configuration: comments, continued lines, quoted words, macros.
 //!
 //! Called by `source` for each file. The fuzzer runs this module together with `address`, `values`
 //! and `week`.
@@ -12,7 +12,7 @@ use crate::output::printable;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub file: Rc<str>,
-    /// From 1.
+    /// Counted from 1.
     pub line: usize,
 }
 
@@ -22,21 +22,21 @@ impl fmt::Display for Place {
     }
 }
 
-/// A word of a line.
+/// A word in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Word {
     pub text: String,
-    /// It stood in double quotes: in an `acl`, the name of a file with values.
+    /// True if the word was in double quotes: in an `acl`, it names a file with values.
     pub is_quoted: bool,
 }
 
 impl Word {
-    /// Whether it names the `acl` that matches every request.
+    /// Returns true if the word names the `acl` that matches every request.
     pub fn is_all(&self) -> bool {
         self.text.eq_ignore_ascii_case("all")
     }
 
-    /// The beginning of an option that holds a password.
+    /// The prefix if this is an option that contains a password.
     fn secret(&self) -> Option<&'static str> {
         let begins = |it: &&&str| self.text.starts_with(**it);
         let option = PASSWORDS.iter().find(begins).copied();
@@ -47,35 +47,36 @@ impl Word {
     }
 }
 
-/// A directive with its arguments: a line, together with those that continue it.
+/// A directive with arguments: a line, together with continuation lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Where it begins.
+    /// The first line's place.
     pub place: Place,
     /// The directive.
     pub name: String,
-    /// Its arguments.
+    /// The arguments.
     pub args: Vec<Word>,
 }
 
 impl Line {
-    /// The argument with this number, from 0; empty if there is none.
+    /// The argument with this number, from 0; empty if it is missing.
     pub fn arg(&self, at: usize) -> &str {
         self.args.get(at).map_or("", |word| &word.text)
     }
 
-    /// The arguments from this number on.
+    /// The arguments, starting with this number.
     pub fn args_from(&self, at: usize) -> &[Word] {
         self.args.get(at..).unwrap_or_default()
     }
 
-    /// Whether the arguments from this number on are the `acl` that matches every request.
+    /// Returns true if all arguments, starting with this number, are the `acl` that matches every
+    /// request.
     pub fn is_all_from(&self, at: usize) -> bool {
         let args = self.args_from(at);
         !args.is_empty() && args.iter().all(Word::is_all)
     }
 
-    /// A word of the line, without a password.
+    /// A word in the line, without a password.
     pub fn without_secret(&self, word: &str) -> String {
         let word = Word {
             text: word.to_owned(),
@@ -87,12 +88,12 @@ impl Line {
         }
     }
 
-    /// The place, and the line as [`Self::shown`] has it.
+    /// The place, and the line as in [`Self::shown`].
     pub fn shown_with_place(&self) -> String {
         format!("{}: {}", self.place, self.shown())
     }
 
-    /// The line as comments and messages show it: on one line, cut off when it is long, and
+    /// Formats the line for comments and messages: as a single line, truncated if it is long, and
     /// without passwords.
     pub fn shown(&self) -> String {
         let visible = match SECRETS.iter().find(|(name, _)| *name == self.name) {
@@ -115,8 +116,8 @@ impl Line {
     }
 }
 
-/// A text without what a comment or a terminal would not survive, of at most [`PLAIN_MAX`]
-/// characters and an ellipsis.
+/// Makes a text safe for a comment and a terminal, with at most [`PLAIN_MAX`] characters and an
+/// ellipsis.
 pub fn plain(text: &str) -> String {
     let mut chars = text.chars();
     let mut clean: String = chars.by_ref().take(PLAIN_MAX).collect();
@@ -126,7 +127,7 @@ pub fn plain(text: &str) -> String {
     printable(&clean)
 }
 
-/// The lines of `text`, which was read from `file`.
+/// Parses the lines in `text`, which was read from `file`.
 pub fn lines(file: &str, text: &str) -> impl Iterator<Item = Line> {
     let file: Rc<str> = plain(file).into();
     let mut rest = text.lines().enumerate();
@@ -159,7 +160,7 @@ pub fn lines(file: &str, text: &str) -> impl Iterator<Item = Line> {
     })
 }
 
-/// Replaces Squid's macros by what they are in its first process.
+/// Replaces Squid's macros by their values in Squid's first process.
 fn with_macros(line: &str) -> String {
     if !line.contains("${") {
         return line.to_owned();
@@ -169,7 +170,7 @@ fn with_macros(line: &str) -> String {
     })
 }
 
-/// The words of a line, until a word that begins with `#`.
+/// Splits a line into words, up to a word that starts with `#`.
 pub fn words(line: &str) -> Vec<Word> {
     let mut words = Vec::new();
     let mut rest = line.trim_start();
@@ -195,8 +196,8 @@ pub fn words(line: &str) -> Vec<Word> {
     words
 }
 
-/// The word up to the closing quote, and what follows it. A quote that is not closed ends with the
-/// line.
+/// Returns the word up to the closing quote, and the rest. If the closing quote is missing, the
+/// word extends to the line's end.
 fn quoted_word(line: &str) -> (Word, &str) {
     let mut text = String::new();
     let mut chars = line.char_indices();
@@ -220,11 +221,12 @@ fn quoted_word(line: &str) -> (Word, &str) {
     )
 }
 
-/// Characters after which a line of a comment takes no more words.
+/// Characters after which a shown line takes no more words.
 const SHOWN_MAX: usize = 160;
-/// Most characters of one comment.
+/// Most characters in a comment.
 const PLAIN_MAX: usize = 500;
-/// Directives whose arguments may hold passwords, with the number of those that are shown.
+/// Directives with arguments that may contain passwords, with the number of arguments that are
+/// shown.
 const SECRETS: [(&str, usize); 12] = [
     ("auth_param", 3),
     ("external_acl_type", 1),
@@ -239,7 +241,7 @@ const SECRETS: [(&str, usize); 12] = [
     ("ftp_user", 0),
     ("wccp2_service", 3),
 ];
-/// Beginnings of options that hold passwords.
+/// Prefixes for options that contain passwords.
 const PASSWORDS: [&str; 2] = ["login=", "password="];
 const DAEMON: &str = "daemon:";
 const DATABASE_PARTS: usize = 5;

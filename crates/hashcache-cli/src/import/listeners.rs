@@ -1,7 +1,7 @@
-//! `http_port` and `https_port` of Squid.
+//! Squid's `http_port` and `https_port`.
 //!
 //! Invariant: a port that Squid uses in another way (for connections to other servers, in front of
-//! a site) is never opened as a port of a forward proxy.
+//! a site) is never opened as a forward proxy's port.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,15 +12,15 @@ use hashcache_http::Host;
 use super::draft::{Comments, Draft};
 use super::lines::Line;
 
-/// What the proxy does for its clients.
+/// The proxy's service for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Forward,
-    /// In front of sites: a process does one or the other.
+    /// In front of sites: a process has only one role.
     Reverse,
 }
 
-/// The role of a configuration: in front of sites if one of its ports is.
+/// A configuration's role: in front of sites if any port is.
 pub fn role(lines: &[&Line]) -> Role {
     let mut options = lines.iter().flat_map(|line| line.args_from(1));
     if options.any(|option| is_accel(&option.text)) {
@@ -30,13 +30,13 @@ pub fn role(lines: &[&Line]) -> Role {
     }
 }
 
-/// The sites that ports in front of sites are for by default.
+/// The default sites of ports in front of sites.
 pub fn default_sites(lines: &[&Line]) -> BTreeSet<String> {
     let words = lines.iter().flat_map(|line| line.args_from(1));
     words.filter_map(|word| default_site(&word.text)).collect()
 }
 
-/// The host of `defaultsite=`, without a port.
+/// The host in `defaultsite=`, without a port.
 fn default_site(option: &str) -> Option<String> {
     let host = option.strip_prefix(DEFAULT_SITE)?;
     let host = match host.rsplit_once(':') {
@@ -47,7 +47,7 @@ fn default_site(option: &str) -> Option<String> {
     Host::parse(&host).is_ok().then_some(host)
 }
 
-/// Writes the settings of all ports.
+/// Writes the settings for all ports.
 pub fn import(draft: &mut Draft, lines: &[&Line], role: Role) {
     let mut taken = Vec::new();
     for (at, line) in lines.iter().enumerate() {
@@ -85,7 +85,7 @@ fn import_one(
         );
     }
     if let Some(option) = options.iter().find(|it| asks_for_certificates(it)) {
-        // Without the certificates the port would be open to everybody.
+        // Without the certificates, every client could use the port.
         return Err(format!("{option}: clients are not asked for certificates"));
     }
     let value = |name: &str| {
@@ -147,7 +147,7 @@ fn import_one(
     Ok(())
 }
 
-/// Why an option has no counterpart; `None`: it has one, or needs none.
+/// Reason why an option has no counterpart; `None`: it has a counterpart, or needs none.
 fn option_reason(option: &str, is_bumped: bool, is_diverted: bool) -> Option<&'static str> {
     if option.starts_with(DEFAULT_SITE) && default_site(option).is_none() {
         return Some("it is no host");
@@ -182,7 +182,7 @@ fn option_reason(option: &str, is_bumped: bool, is_diverted: bool) -> Option<&'s
     }
 }
 
-/// Whether an option is a part of what is written for its port.
+/// Returns true if the setting for the port contains the option.
 fn is_imported(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or(option);
     let own = [
@@ -200,7 +200,7 @@ fn is_imported(option: &str) -> bool {
     own.contains(&name)
 }
 
-/// Whether Squid asks clients for certificates.
+/// Returns true if Squid requires certificates from clients.
 fn asks_for_certificates(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or(option);
     ["clientca", "tls-clientca"].contains(&name)
@@ -213,7 +213,7 @@ fn is_accel(option: &str) -> bool {
             .any(|it| option.starts_with(it))
 }
 
-/// `3128`, `10.0.0.1:3128` or `[::1]:3128`; a port alone is for all addresses.
+/// Parses `3128`, `10.0.0.1:3128` or `[::1]:3128`; a port without an address is for all addresses.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
@@ -227,7 +227,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 
 const DEFAULT_SITE: &str = "defaultsite=";
 const PORTS_MAX: usize = 256;
-/// The address of `admin` by default.
+/// Default address for `admin`.
 const ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 3180);
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! `hashcache import`: a Squid configuration becomes one of ours.
+//! `hashcache import`: converts a Squid configuration to a HashCache configuration.
 //!
 //! Each setting has its Squid directive above it; a directive without a counterpart is named with
 //! its line and the reason, in the file and on standard error.
 //!
-//! Invariants: no directive is left out in silence. A result that serves what Squid refuses is
-//! written with `--allow-open` only, and names each line with NOT DENIED. The work and the output
-//! are bounded, whatever is read.
+//! Invariants: no directive is left out silently. A result that serves requests that Squid refuses
+//! is written only with `--allow-open`, and names each such line with NOT DENIED. The work and the
+//! output are bounded for any input.
 
 mod access;
 mod acl;
@@ -91,7 +91,7 @@ pub struct ImportArgs {
     json: bool,
 }
 
-/// Imports.
+/// Imports the file, and writes the result and the report.
 pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let source = source::read(&args.file);
     let source =
@@ -127,7 +127,7 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     )
 }
 
-/// Why the result is not written.
+/// Reason why the result is not written, if any.
 fn refusal(args: &ImportArgs, draft: &Draft) -> Option<Fault> {
     let count = |fate| draft.remarks.iter().filter(|it| it.fate == fate).count();
     let file = args.file.display();
@@ -162,15 +162,16 @@ fn write_new(path: &Path, text: &str) -> anyhow::Result<()> {
     })
 }
 
-/// Writes `text`. After an error there is no file: half a configuration could be taken for one.
+/// Writes `text`. After an error the file is removed: a partial configuration could be taken for a
+/// complete file.
 fn write_whole(mut file: impl io::Write, path: &Path, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes()).inspect_err(|_| {
-        // What cannot be removed either is told by the error that is returned.
+        // If removing fails, the returned error already reports the failed write.
         let _ = fs::remove_file(path);
     })
 }
 
-/// The lines of a configuration by what they are needed for.
+/// A configuration's lines, by directive.
 struct Sorted<'a>(HashMap<&'a str, Vec<&'a Line>>);
 
 impl<'a> Sorted<'a> {
@@ -178,13 +179,13 @@ impl<'a> Sorted<'a> {
         self.0.get(name).cloned().unwrap_or_default()
     }
 
-    /// The line that counts, of a directive that Squid takes once.
+    /// The line that counts, for a directive that Squid takes once: the last.
     fn last(&self, name: &str) -> Option<&'a Line> {
         self.0.get(name).and_then(|lines| lines.last().copied())
     }
 }
 
-/// The configuration that says what `source` does.
+/// Builds the configuration that corresponds to `source`.
 fn import(source: Source, unsure: Unsure) -> Draft {
     let mut draft = Draft::default();
     for failed in &source.failed {
@@ -288,7 +289,7 @@ fn import(source: Source, unsure: Unsure) -> Draft {
     draft
 }
 
-/// Without a site, the ports would be those of a forward proxy.
+/// Without a site, the ports would become a forward proxy's ports.
 fn close_ports(draft: &mut Draft, ports: &[&Line]) {
     for key in ["listen", "tls_cert", "tls_key"] {
         draft.turn_off(key);
@@ -301,17 +302,17 @@ fn close_ports(draft: &mut Draft, ports: &[&Line]) {
     }
 }
 
-/// Squid serves FTP URLs without a setting.
+/// Suggests the FTP gateway, because Squid serves FTP URLs without a setting.
 fn suggest_gateways(draft: &mut Draft) {
     let why = "Squid also fetches ftp:// URLs for clients. Few clients ask for them today.";
     draft.suggest("gateways", strings(&["ftp"]), Comments::text(why));
 }
 
-/// Tells of each `acl` line whether it could be read.
+/// Reports for each `acl` line if it could be read.
 fn remark_acls(draft: &mut Draft, lines: &[Line], acls: &Acls) {
     let mut used = HashSet::new();
     for line in lines {
-        // The name of an `acl`, and its type, are no use of it.
+        // The name and type in an `acl` line do not count as a use.
         let from = if line.name == "acl" { 2 } else { 0 };
         let words = line.args_from(from).iter();
         used.extend(words.map(|it| it.text.trim_start_matches('!').to_ascii_lowercase()));
@@ -338,7 +339,7 @@ fn remark_acls(draft: &mut Draft, lines: &[Line], acls: &Acls) {
                 draft.missing(line, "Squid has an acl of this name and of another type");
             }
             Ok((_, bounds)) => match bounds.why {
-                // The lines that name it say what becomes of the requests.
+                // The lines that name the `acl` report the effect on requests.
                 Some(reason) => draft.missing(line, reason),
                 None => draft.imported += 1,
             },
@@ -347,7 +348,7 @@ fn remark_acls(draft: &mut Draft, lines: &[Line], acls: &Acls) {
     }
 }
 
-/// Tells of directives that Squid takes once, and that stand there several times.
+/// Reports repeated directives if Squid uses only the last.
 fn remark_repeated(draft: &mut Draft, sorted: &Sorted<'_>) {
     for name in ["cache_mem", "maximum_object_size", "icp_port", "htcp_port"] {
         let lines = sorted.all(name);

@@ -1,7 +1,7 @@
-//! `cache_peer` of Squid: parents and siblings of a forward proxy, and the servers of sites.
+//! Squid's `cache_peer`: parents and siblings of a forward proxy, and the servers of sites.
 //!
-//! Which requests a peer gets (`cache_peer_access`, `always_direct`, `never_direct`) is written as
-//! routes, as far as it depends on hosts alone.
+//! The selection of requests for a peer (`cache_peer_access`, `always_direct`, `never_direct`) is
+//! written as routes, as far as it depends only on hosts.
 
 use std::rc::Rc;
 
@@ -28,7 +28,7 @@ pub struct PeerLines<'a> {
     pub htcp_port: Option<&'a Line>,
 }
 
-/// One `cache_peer`.
+/// A `cache_peer` line.
 #[derive(Debug)]
 pub struct Peer<'a> {
     pub line: &'a Line,
@@ -79,7 +79,7 @@ impl<'a> Peer<'a> {
         })
     }
 
-    /// Whether this is its name, which Squid compares without case.
+    /// Returns true if the peer has this name; Squid compares names without case.
     pub fn is_called(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name)
     }
@@ -88,13 +88,13 @@ impl<'a> Peer<'a> {
         has(self.line, option)
     }
 
-    /// Its share, if that is not 1.
+    /// The peer's weight, if it is not 1.
     pub fn weight(&self) -> Option<i64> {
         let weight: i64 = option(self.line, "weight=")?.parse().ok()?;
         Some(weight.clamp(1, 1000)).filter(|weight| *weight != 1)
     }
 
-    /// Tells of options that have no counterpart.
+    /// Reports options that have no counterpart.
     pub fn tell_options(&self, draft: &mut Draft) {
         for word in self.line.args_from(4) {
             let name = word.text.split('=').next().unwrap_or_default();
@@ -113,7 +113,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// The value of an option.
+    /// An option's value.
     pub fn option(&self, name: &str) -> Option<&'a str> {
         option(self.line, name)
     }
@@ -129,7 +129,7 @@ fn option<'a>(line: &'a Line, name: &str) -> Option<&'a str> {
         .find_map(|it| it.text.strip_prefix(name))
 }
 
-/// Writes the peers and routes of a forward proxy.
+/// Writes a forward proxy's peers and routes.
 pub fn import(draft: &mut Draft, lines: &PeerLines<'_>, acls: &Acls) {
     let mut peers = Vec::<Peer<'_>>::new();
     for line in &lines.cache_peer {
@@ -187,7 +187,7 @@ fn has_port(line: &Line) -> bool {
     line.arg(0).parse::<u16>().is_ok_and(|port| port != 0)
 }
 
-/// Writes a peer, unless there is no way to ask it.
+/// Writes a peer, unless there is no way to query it.
 fn write_peer(draft: &mut Draft, peer: &Peer<'_>, udp: &Udp<'_>) -> bool {
     let line = peer.line;
     let mut fields: Vec<(&'static str, Value)> = vec![("name", peer.name.clone().into())];
@@ -235,7 +235,7 @@ fn write_peer(draft: &mut Draft, peer: &Peer<'_>, udp: &Udp<'_>) -> bool {
     true
 }
 
-/// Why an option of a server has no counterpart in a site.
+/// Reason why a server option has no counterpart in a site.
 fn server_option_reason(option: &str) -> Option<&'static str> {
     match option.split('=').next().unwrap_or(option) {
         "login" if !["login=PASS", "login=PASSTHRU"].contains(&option) => {
@@ -247,7 +247,7 @@ fn server_option_reason(option: &str) -> Option<&'static str> {
     }
 }
 
-/// Why an option of another cache has no counterpart in a peer.
+/// Reason why another cache's option has no counterpart in a peer.
 fn peer_option_reason(name: &str) -> Option<&'static str> {
     match name {
         "login" => Some(
@@ -261,7 +261,8 @@ fn peer_option_reason(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Why an option has no counterpart, in a peer or in a site; `None`: it has one, or needs none.
+/// Reason why an option has no counterpart, in a peer or in a site; `None`: it has a counterpart,
+/// or needs none.
 fn option_reason(name: &str) -> Option<&'static str> {
     match name {
         "sslcert" | "tls-cert" | "sslkey" | "tls-key" => Some("the proxy shows no certificate"),
@@ -327,7 +328,7 @@ fn write_choice(draft: &mut Draft, peers: &[Peer<'_>]) {
     }
 }
 
-/// Which requests a peer gets.
+/// The requests for which a peer is used.
 enum Scope {
     All,
     Only(Rc<Destinations>),
@@ -364,7 +365,7 @@ fn write_routes(draft: &mut Draft, lines: &PeerLines<'_>, peers: &[Peer<'_>], ac
     }
 }
 
-/// Writes the hosts of `always_direct` as a route without peers.
+/// Writes the hosts in `always_direct` as a route without peers.
 fn write_always_direct(draft: &mut Draft, lines: &[&Line], acls: &Acls) {
     let last_allow = last_allow(lines);
     let (mut all, mut comments) = (Destinations::default(), Comments::default());
@@ -412,7 +413,7 @@ fn write_always_direct(draft: &mut Draft, lines: &[&Line], acls: &Acls) {
     }
 }
 
-/// Writes `never_direct`, which is for all hosts or for none.
+/// Writes `never_direct`, which can only be for all hosts or for no host.
 fn write_never_direct(draft: &mut Draft, lines: &[&Line], has_parent: bool) {
     let last_allow = last_allow(lines);
     let mut is_over = false;
@@ -451,7 +452,7 @@ fn write_never_direct(draft: &mut Draft, lines: &[&Line], has_parent: bool) {
     }
 }
 
-/// The number of the last line that allows, up to one that decides all requests.
+/// The number of the last line that allows, up to a line that decides all requests.
 fn last_allow(lines: &[&Line]) -> Option<usize> {
     let decides_all = lines.iter().position(|line| line.is_all_from(1));
     let reached = &lines[..decides_all.map_or(lines.len(), |at| at + 1)];
@@ -466,7 +467,7 @@ fn write_route(draft: &mut Draft, comments: Comments, fields: Vec<(&'static str,
     });
 }
 
-/// The routes for peers that do not get all requests.
+/// Returns the routes for peers that do not get all requests.
 fn routes_of(
     peers: &[Peer<'_>],
     scopes: &[Scope],
@@ -555,10 +556,11 @@ fn scope(peer: &Peer<'_>, lines: &PeerLines<'_>, acls: &Acls) -> Result<Scope, S
     })
 }
 
-/// These hosts and those that the `acl`s of a line match together, from argument `at` on.
+/// Adds the hosts that all `acl`s in a line together match, starting with argument `at`, to
+/// `hosts`.
 ///
 /// # Errors
-/// The line depends on more than hosts, or a route cannot have them.
+/// The line does not depend only on hosts, or a route cannot express the hosts.
 fn joined(
     hosts: &Destinations,
     line: &Line,
@@ -582,7 +584,7 @@ fn joined(
     }
 }
 
-/// Hosts as a route has them.
+/// Formats hosts for a route.
 fn host_words(hosts: &Destinations) -> Vec<String> {
     let networks = hosts.addresses.networks().unwrap_or_default();
     [name_words(hosts), networks].concat()
@@ -599,7 +601,7 @@ fn name_words(hosts: &Destinations) -> Vec<String> {
     words.collect()
 }
 
-/// Options that are a part of what is written for a peer or a site.
+/// Options that are written for a peer or a site.
 const IMPORTED: [&str; 12] = [
     "name",
     "weight",
@@ -616,7 +618,7 @@ const IMPORTED: [&str; 12] = [
 ];
 /// Most peers.
 pub const PEERS_MAX: usize = 64;
-/// Most lines about the requests of one peer.
+/// Most lines about the requests for a peer.
 const ACCESS_MAX: usize = 256;
 
 #[cfg(test)]

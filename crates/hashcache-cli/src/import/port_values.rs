@@ -6,7 +6,7 @@ use super::condition::all_ports;
 use super::draft::strings;
 use super::ranges::Ranges;
 
-/// Ports as text: one number, or a range.
+/// Formats ports as text: a number, or a range.
 pub fn port_values(ports: &Ranges) -> Value {
     let words = ports.intersection(&all_ports());
     let words = words.iter().map(|(first, last)| {

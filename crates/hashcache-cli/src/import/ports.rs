@@ -1,9 +1,9 @@
 //! The ports that clients may use: `allow_port` and `allow_connect_port`, from `deny !Safe_ports`,
-//! `deny CONNECT !SSL_ports` and other lines of their form, whatever their `acl`s are called.
+//! `deny CONNECT !SSL_ports` and other lines with this form, with any `acl` names.
 //!
-//! Called by `access`. A line is a setting if no line before it serves anybody; otherwise it is a
-//! rule in its place. Both settings are always written: the ports by default are the proxy's and
-//! not those of Squid, which has no limit without such a line.
+//! Called by `access`. A line becomes a setting if no line before it serves a client; otherwise it
+//! becomes a rule in its place. Both settings are always written: the proxy has its own default
+//! ports, while Squid has no limit without such a line.
 
 use toml::Value;
 
@@ -16,7 +16,7 @@ use super::purge;
 use super::ranges::Ranges;
 use super::rules;
 
-/// Writes both settings, and returns the lines that are none.
+/// Writes both settings, and returns the lines that became no setting.
 pub fn import<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Vec<&'a Line> {
     let mut rest = Vec::new();
     let (mut allowed, mut connect) = (Allowed::default(), Allowed::default());
@@ -25,7 +25,7 @@ pub fn import<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Vec<&'a
         is_first &= at < LINES_MAX && !line.is_all_from(1) && !serves(line, acls);
         let own = is_first.then(|| own_setting(line, acls)).flatten();
         let is_taken = match &own {
-            // CONNECT must pass both.
+            // CONNECT must pass both settings.
             Some(Own::Port(ports)) => allowed.takes(ports) && connect.takes(ports),
             Some(Own::ConnectPort(ports)) => connect.takes(ports),
             None => false,
@@ -47,7 +47,7 @@ pub fn import<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Vec<&'a
     rest
 }
 
-/// Ports that lines leave.
+/// The ports that the lines leave.
 #[derive(Default)]
 struct Allowed {
     ports: Option<Ranges>,
@@ -59,7 +59,8 @@ impl Allowed {
         self.ports.clone().unwrap_or_else(all_ports)
     }
 
-    /// Whether ports are left. Without any the line is a rule: a setting names at least one.
+    /// Returns true if ports are left. Otherwise the line becomes a rule: a setting names at least
+    /// one port.
     fn takes(&self, ports: &Ranges) -> bool {
         !self.ports().intersection(ports).is_empty()
     }
@@ -83,14 +84,14 @@ impl Allowed {
     }
 }
 
-/// A line that is a setting and no rule.
+/// A line that becomes a setting and no rule.
 enum Own {
     Port(Ranges),
     ConnectPort(Ranges),
 }
 
-/// Whether a line may serve a request. Those for the cache manager never come, and a PURGE fetches
-/// nothing.
+/// Returns true if a line may serve a request. There are no requests for the cache manager, and a
+/// PURGE fetches nothing.
 fn serves(line: &Line, acls: &Acls) -> bool {
     let mut words = line.args_from(1).iter();
     line.arg(0) != "deny"
@@ -121,5 +122,5 @@ fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
     }
 }
 
-/// Lines that may become settings: the first ones do.
+/// Only the first lines, up to this number, may become settings.
 const LINES_MAX: usize = 64;

@@ -1,9 +1,9 @@
-//! The method PURGE: `allow_purge`, from the rules of `http_access`.
+//! The method PURGE: `allow_purge`, from the rules for `http_access`.
 //!
-//! Access rules do not decide about PURGE. Called by `access` with all rules.
+//! Access rules do not apply to PURGE. Called by `access` with all rules.
 //!
-//! Invariant: a client is named only if Squid takes PURGE of every URL from it. Without an `acl`
-//! that names the method, Squid takes it from nobody.
+//! Invariant: a client is named only if Squid accepts PURGE for every URL from it. Without an `acl`
+//! that names the method, Squid accepts it from no client.
 
 use super::acl::Acls;
 use super::address::Addresses;
@@ -13,7 +13,7 @@ use super::lines::Line;
 use super::port_values::port_values;
 use super::rules::{Action, Rule};
 
-/// Writes the setting, and removes the rules that are about PURGE only from `rules`.
+/// Writes the setting, and removes the rules that are only about PURGE from `rules`.
 pub fn import(draft: &mut Draft, acl_lines: &[&Line], rules: &mut Vec<Rule<'_>>, lines: &[&Line]) {
     let names_it = |line: &&&Line| {
         let mut values = line.args_from(2).iter();
@@ -65,7 +65,7 @@ pub fn import(draft: &mut Draft, acl_lines: &[&Line], rules: &mut Vec<Rule<'_>>,
     rules.retain(|rule| !is_purge(&rule.condition));
 }
 
-/// Whether an `acl` matches nothing but PURGE.
+/// Returns true if an `acl` matches only PURGE.
 pub fn is_only_purge(name: &str, acls: &Acls) -> bool {
     let found = acls.literal(name);
     found.is_ok_and(|all| !all.is_empty() && all.iter().all(is_purge))
@@ -76,12 +76,12 @@ fn is_purge(condition: &Condition) -> bool {
     methods.is_some_and(|them| them.iter().all(|method| method == PURGE))
 }
 
-/// The clients whose every PURGE the rules allow.
+/// The clients for which the rules allow PURGE for every URL.
 fn clients(rules: &[Rule<'_>]) -> Addresses {
     let (mut allowed, mut denied) = (Addresses::default(), Addresses::default());
     for rule in rules.iter().filter(|it| has_purge(&it.condition)) {
         let except = rule.condition.except.iter().filter(|it| has_purge(it));
-        // Exceptions about some URLs of their clients take none of these out of a line that denies.
+        // In a line that denies, an exception for only some URLs does not exempt its clients.
         let is_denying = rule.action == Action::Deny;
         let except = except
             .filter(|it| !is_denying || is_whole(it))
@@ -93,24 +93,24 @@ fn clients(rules: &[Rule<'_>]) -> Addresses {
         } else if is_whole(&rule.condition) {
             allowed = allowed.union(&clients.intersection(&denied.complement()));
         }
-        // Otherwise it allows some URLs of these clients: later rules decide about the others.
+        // Otherwise it allows some URLs for these clients: later rules decide about the others.
     }
     allowed
 }
 
-/// The clients of a condition.
+/// A condition's clients.
 fn clients_of(condition: &Condition) -> Addresses {
     let clients = condition.clients.as_deref().cloned();
     clients.unwrap_or_else(Addresses::all)
 }
 
-/// True unless the condition names other methods only.
+/// True unless the condition names only other methods.
 fn has_purge(condition: &Condition) -> bool {
     let methods = condition.methods.as_ref();
     methods.is_none_or(|them| them.contains(PURGE))
 }
 
-/// True if the condition limits nothing but clients and methods.
+/// True if the condition limits only clients and methods.
 fn is_whole(condition: &Condition) -> bool {
     let without = Condition {
         methods: None,

@@ -1,13 +1,13 @@
 //! Sets of numbers as ranges: ports, minutes of the week, addresses as numbers.
 //!
-//! Invariant: ranges are sorted, and lie apart from each other.
+//! Invariant: ranges are sorted, and do not overlap or touch.
 
 /// A set of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u128, u128)>);
 
 impl Ranges {
-    /// The numbers of these ranges; both ends belong to a range.
+    /// The numbers in these ranges; both ends belong to a range.
     pub fn new(ranges: impl IntoIterator<Item = (u128, u128)>) -> Self {
         let mut ranges: Vec<_> = ranges.into_iter().filter(|(a, b)| a <= b).collect();
         ranges.sort_unstable();
@@ -27,7 +27,7 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// How many ranges it has.
+    /// Counts the ranges.
     pub fn len(&self) -> usize {
         self.0.len()
     }

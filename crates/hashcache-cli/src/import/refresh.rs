@@ -1,9 +1,9 @@
-//! `refresh_pattern` of Squid, as freshness rules.
+//! Squid's `refresh_pattern`, as freshness rules.
 //!
-//! A pattern is a regular expression for the whole URL; a rule has patterns of the host and the
-//! path. The common forms are read: the ends of names (`\.(gif|png)$`), a place below a host
-//! (`^http://host/dir/`), a host with an end of names (`host\.com/.*\.(exe|cab)`), every URL (`.`).
-//! Others are left out and told.
+//! A pattern is a regular expression for the whole URL; a rule has patterns for the host and the
+//! path. The common forms are read: name suffixes (`\.(gif|png)$`), a directory on a host
+//! (`^http://host/dir/`), a host with a name suffix (`host\.com/.*\.(exe|cab)`), every URL (`.`).
+//! Other forms are left out and reported.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::units::show_time;
 #[derive(Debug, PartialEq, Eq)]
 enum Urls {
     Every,
-    /// URLs of FTP or Gopher servers, or those for which nothing is guessed anyway.
+    /// URLs on FTP or Gopher servers, or URLs for which no lifetime is guessed anyway.
     Never(&'static str),
     Some {
         host: Option<String>,
@@ -25,7 +25,7 @@ enum Urls {
     },
 }
 
-/// Writes the rules of all `refresh_pattern` lines.
+/// Writes the rules for all `refresh_pattern` lines.
 pub fn import(draft: &mut Draft, lines: &[&Line]) {
     let mut room = Room {
         rules: RULES_MAX,
@@ -36,14 +36,14 @@ pub fn import(draft: &mut Draft, lines: &[&Line]) {
     }
 }
 
-/// What may still be written.
+/// Rules and bytes that may still be written.
 struct Room {
     rules: usize,
     bytes: usize,
 }
 
 impl Room {
-    /// Takes the room of a rule; `None`: there is not so much.
+    /// Reserves room for a rule; `None`: there is not enough room.
     fn take(&mut self, urls: &Urls) -> Option<()> {
         let bytes = match urls {
             Urls::Some { paths, .. } => paths.iter().map(String::len).sum(),
@@ -170,7 +170,7 @@ fn minutes(minutes: u32) -> String {
     }
 }
 
-/// Why an option is left out; `None`: the proxy does it.
+/// Reason why an option is left out; `None`: the proxy does this already.
 fn option_reason(option: &str) -> Option<&'static str> {
     match option.split('=').next().unwrap_or(option) {
         "reload-into-ims" | "refresh-ims" => None,
@@ -188,7 +188,7 @@ fn option_reason(option: &str) -> Option<&'static str> {
     }
 }
 
-/// The URLs of a regular expression, if it is of a form that is known.
+/// Returns the URLs that a regular expression matches, if it has a known form.
 fn urls(regex: &str) -> Option<Urls> {
     if [".", ".*", "^.*$", "^"].contains(&regex) {
         return Some(Urls::Every);
@@ -215,7 +215,7 @@ fn urls(regex: &str) -> Option<Urls> {
         None => (body, None),
     };
     match after {
-        // A place, then names that end in a certain way.
+        // A place, then a name suffix.
         Some(after) => {
             let (host, directory) = place(single(before)?, is_start)?;
             let ends = literals(after)?;
@@ -256,7 +256,7 @@ fn urls(regex: &str) -> Option<Urls> {
     }
 }
 
-/// Paths that contain a text.
+/// Path patterns for paths that contain a text.
 fn contained(text: &str) -> Vec<String> {
     let bare = text.trim_matches('/');
     let (before, after) = match (text.starts_with('/'), text.ends_with('/')) {
@@ -279,12 +279,12 @@ fn some_urls(host: Option<String>, paths: Vec<String>) -> Option<Urls> {
     fits.then_some(Urls::Some { host, paths })
 }
 
-/// The host and the directory of a URL or of a part of one.
+/// Splits a URL, or a URL part, into host and directory.
 fn place(text: String, is_start: bool) -> Option<(String, String)> {
     let without_scheme = text
         .strip_prefix("http://")
         .or_else(|| text.strip_prefix("https://"));
-    // In the middle of a URL, a host may have more in front.
+    // If the pattern may start inside a URL, the host may have a prefix.
     let (rest, star) = match (without_scheme, is_start) {
         (Some(rest), _) => (rest, ""),
         (None, true) => return None,
@@ -313,15 +313,15 @@ fn slash_at_end(path: &str) -> String {
     }
 }
 
-/// The only text that a regular expression matches.
+/// Returns the text, if a regular expression matches only one.
 fn single(regex: &str) -> Option<String> {
-    // The scheme of a place does not matter: rules are for both.
+    // A place's scheme does not matter: rules are for both.
     let regex = regex.replace("https?://", "http://");
     let mut all = literals(&regex)?;
     (all.len() == 1).then(|| all.remove(0))
 }
 
-/// All texts that a regular expression without repetition matches, if they are few.
+/// All texts that a regular expression without repetition matches, if their number is small.
 fn literals(regex: &str) -> Option<Vec<String>> {
     let chars: Vec<char> = regex.chars().collect();
     let mut at = 0;
@@ -329,7 +329,7 @@ fn literals(regex: &str) -> Option<Vec<String>> {
     (at == chars.len() && all.iter().all(|it| !it.is_empty())).then_some(all)
 }
 
-/// Alternatives up to a closing parenthesis or the end.
+/// Reads alternatives up to a closing parenthesis or the end.
 fn alternatives(chars: &[char], at: &mut usize, depth: usize) -> Option<Vec<String>> {
     let mut all = Vec::new();
     loop {
@@ -344,7 +344,7 @@ fn alternatives(chars: &[char], at: &mut usize, depth: usize) -> Option<Vec<Stri
     }
 }
 
-/// A sequence of characters, sets and groups, each of which may be optional.
+/// Reads a sequence of characters, sets and groups, each of which may be optional.
 fn sequence(chars: &[char], at: &mut usize, depth: usize) -> Option<Vec<String>> {
     let mut texts = vec![String::new()];
     while let Some(&c) = chars.get(*at) {
@@ -373,7 +373,7 @@ fn sequence(chars: &[char], at: &mut usize, depth: usize) -> Option<Vec<String>>
             return None;
         }
         match &part[..] {
-            // No copy of all texts for each character.
+            // Avoids copying all texts for each character.
             [one] => texts.iter_mut().for_each(|text| text.push_str(one)),
             _ => {
                 let longer = texts
@@ -386,7 +386,7 @@ fn sequence(chars: &[char], at: &mut usize, depth: usize) -> Option<Vec<String>>
     Some(texts)
 }
 
-/// The characters of a set such as `[34]`, without ranges; leaves `at` on the last bracket.
+/// Reads the characters in a set such as `[34]`, without ranges; leaves `at` on the last bracket.
 fn set(chars: &[char], at: &mut usize) -> Option<Vec<String>> {
     let inside = chars.get(*at + 1..)?;
     let length = inside.iter().position(|c| *c == ']')?;
@@ -396,18 +396,18 @@ fn set(chars: &[char], at: &mut usize) -> Option<Vec<String>> {
     (!set.is_empty() && set.iter().all(is_plain)).then(|| set.iter().map(char::to_string).collect())
 }
 
-/// Least time, percentage and most time of Squid's rule for everything else.
+/// Minimum time, percentage and maximum time in Squid's rule for all other URLs.
 const SQUIDS_OWN: (u32, u32, u32) = (0, 20, 4320);
 /// Most rules.
 const RULES_MAX: usize = 1024;
-/// Most bytes of the paths of all rules.
+/// Most bytes in the paths of all rules.
 const PATHS_BYTES_MAX: usize = 1 << 20;
-/// Most bytes of a regular expression.
+/// Most bytes in a regular expression.
 const PATTERN_MAX: usize = 1000;
 /// Most texts that a regular expression may stand for.
 const LITERALS_MAX: usize = 256;
 const DEPTH_MAX: usize = 8;
-/// Ends of files that look like a host with a top-level domain.
+/// File suffixes that look like a host's top-level domain.
 const FILE_ENDS: [&str; 14] = [
     "gif", "png", "jpg", "jpeg", "css", "js", "exe", "zip", "deb", "rpm", "html", "htm", "iso",
     "pdf",

@@ -1,13 +1,13 @@
-//! The report of an import: what became of the directives, for people and as JSON.
+//! An import report, with the result for each directive, for people and as JSON.
 //!
-//! Called by `mod`. Invariant: each remark and each option is there, so nothing is left out in
-//! silence.
+//! Called by `mod`. Invariant: the report has each remark and each option, so nothing is left out
+//! silently.
 
 use serde_json::{Value, json};
 
 use super::draft::{Draft, Fate, Remark};
 
-/// A line for each directive that is not as in Squid, and a summary.
+/// Formats a line for each directive that differs from Squid, and a summary.
 pub fn text(draft: &Draft) -> String {
     let mut text = String::new();
     for (fate, word) in [
@@ -39,7 +39,8 @@ pub fn text(draft: &Draft) -> String {
     text
 }
 
-/// The same as JSON, with the directives that need no setting. `is_written`: there is a result.
+/// Formats the report as JSON, including the directives that need no setting. `is_written`: there
+/// is a result.
 pub fn json(draft: &Draft, is_written: bool) -> String {
     let all = |remarks: &mut dyn Iterator<Item = &Remark>| -> Vec<Value> {
         remarks

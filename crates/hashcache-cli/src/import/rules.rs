@@ -1,16 +1,18 @@
-//! `http_access` and `cache` of Squid, as access rules.
+//! Squid's `http_access` and `cache`, as access rules.
 //!
-//! Both languages take the first rule that matches, so a line becomes a rule in its place: its
-//! `acl`s are conditions, and those with `!` are exceptions (`deny pupils !good` denies pupils
-//! except for good). An `acl` of several alternatives makes a rule for each.
+//! Both languages use the first rule that matches, so a line becomes a rule in its place: its
+//! `acl`s are conditions, and an `acl` with `!` is an exception (`deny pupils !good` denies pupils
+//! except for good). An `acl` with several alternatives becomes a rule for each.
 //!
-//! Squid has several lists, each of which must allow a request, and we have one. So a rule that
-//! serves is replaced by its parts, one for each line of the other list ([`Compiled::refine`]).
+//! Squid has several lists, each of which must allow a request, but we have only one list. So a
+//! rule that serves is replaced by its parts, one for each line of the other list
+//! ([`Compiled::refine`]).
 //!
 //! Invariants: a rule that serves never serves more requests than its line. A rule that denies
-//! denies all requests of its line, unless the operator takes it open ([`Unsure::Open`]) or nothing
-//! is written ([`Unsure::Refuse`]). There are at most [`RULES_MAX`] rules and exceptions, and no
-//! rule that can never match because of its clients: `config check` would refuse it.
+//! denies all requests of its line, unless the operator accepts an open result ([`Unsure::Open`])
+//! or nothing is written ([`Unsure::Refuse`]). There are at most [`RULES_MAX`] rules and
+//! exceptions, and no rule that can never match because of its clients: `config check` would refuse
+//! it.
 
 use std::rc::Rc;
 
@@ -30,7 +32,8 @@ pub enum Action {
     NoCache,
 }
 
-/// The choice for a line that denies requests which no rule can name, and no host bounds.
+/// The choice for a line that denies requests that no rule can express and that are not limited to
+/// known hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unsure {
     /// Nothing is written.
@@ -38,22 +41,22 @@ pub enum Unsure {
     Refuse,
     /// The line is left out, so the result is more open than Squid.
     Open,
-    /// The line denies more: all that its other conditions match.
+    /// The line denies more: all requests that match its other conditions.
     Close,
 }
 
-/// A rule, with where it comes from.
+/// A rule and its source.
 #[derive(Clone, Debug)]
 pub struct Rule<'a> {
     pub action: Action,
     pub condition: Condition,
-    /// The line; `None`: the end of the list, where no line matches.
+    /// The line; `None`: the default where no line matches.
     pub line: Option<&'a Line>,
-    /// The names of the limits of its requests.
+    /// Names of the limits that apply to the requests.
     pub limits: Vec<String>,
 }
 
-/// A line that became no rule, or not exactly one.
+/// A line that became no rule, or not an exact rule.
 #[derive(Debug)]
 pub struct Unsaid<'a> {
     pub line: &'a Line,
@@ -61,17 +64,17 @@ pub struct Unsaid<'a> {
     pub fate: Fate,
 }
 
-/// The rules of all lines.
+/// The rules for all lines.
 #[derive(Debug)]
 pub struct Compiled<'a> {
     pub rules: Vec<Rule<'a>>,
     pub unsaid: Vec<Unsaid<'a>>,
-    /// Why nobody is served, whatever the lines say.
+    /// Reason why no request is served, regardless of the lines.
     pub closed: Option<String>,
 }
 
-/// The rules of a list such as `http_access`. `rest` are the lines of it that are no settings of
-/// their own; `all` decides what holds where no line matches.
+/// Compiles the rules for a list such as `http_access`. `rest` are the lines that did not become
+/// settings; `all` determines the decision where no line matches.
 pub fn compile<'a>(all: &[&Line], rest: &[&'a Line], acls: &Acls, unsure: Unsure) -> Compiled<'a> {
     let mut compiled = Compiled {
         rules: vec![at_the_end(all)],
@@ -94,10 +97,10 @@ pub fn compile<'a>(all: &[&Line], rest: &[&'a Line], acls: &Acls, unsure: Unsure
     compiled
 }
 
-/// The lines that decide about some request, with the requests that they match.
+/// Returns the lines that decide about any request, with the requests that they match.
 ///
 /// # Errors
-/// They are too many.
+/// There are too many lines.
 fn reached<'a>(lines: &[&'a Line], acls: &Acls) -> Result<Vec<(&'a Line, Bounds)>, String> {
     let (mut reached, mut decided, mut count) = (Vec::new(), Decided::default(), 0);
     for line in lines {
@@ -118,21 +121,21 @@ fn reached<'a>(lines: &[&'a Line], acls: &Acls) -> Result<Vec<(&'a Line, Bounds)
         }
         reached.push((*line, matched));
     }
-    // Without work left, lines were taken for unknown ones.
+    // Without work left, the lines' conditions were treated as unknown.
     acls.work.spend(1)?;
     Ok(reached)
 }
 
-/// Clients about whose every request an earlier rule decides.
+/// Clients for which an earlier rule decides about every request.
 #[derive(Default)]
 struct Decided(Addresses);
 
 impl Decided {
-    /// Whether all requests are decided. Without work left, they are taken for undecided.
+    /// Returns true if all requests are decided. Without work left, they count as undecided.
     fn has(&self, condition: &Condition, work: &Work) -> bool {
         let all = || Rc::new(Addresses::all());
         let clients = condition.clients.clone().unwrap_or_else(all);
-        // Ranges are compared faster than names.
+        // Comparing ranges is faster than comparing names.
         let ranges = self.0.work() + clients.work();
         work.spend(ranges / 8).is_ok() && self.0.covers(&clients)
     }
@@ -147,8 +150,9 @@ impl Decided {
     }
 }
 
-/// Whether Squid serves requests that no line matches: the opposite of the last line. It skips a
-/// line without an `acl`, and one that neither allows nor denies. `None`: it skips all.
+/// Returns true if Squid serves requests that no line matches: the opposite of the last line. Squid
+/// skips a line without an `acl`, and a line that neither allows nor denies. `None`: it skips all
+/// lines.
 pub fn ends_open(lines: &[&Line]) -> Option<bool> {
     let counts = |line: &&&Line| line.args.len() > 1 && is_action(line.arg(0));
     lines.iter().rfind(counts).map(|line| line.arg(0) == "deny")
@@ -167,7 +171,7 @@ fn at_the_end<'a>(lines: &[&Line]) -> Rule<'a> {
     }
 }
 
-/// Whether a word is the action of a line.
+/// Returns true if a word is an action.
 pub fn is_action(word: &str) -> bool {
     ["allow", "deny"].contains(&word)
 }
@@ -197,8 +201,8 @@ impl<'a> Compiled<'a> {
         self.stop_logged_out(line, acls, unsure);
     }
 
-    /// Denies requests without a login that Squid stops at a line, if rules behind it would serve
-    /// them.
+    /// Denies requests without a login that Squid stops at a line, if rules behind the line would
+    /// serve them.
     fn stop_logged_out(&mut self, line: &'a Line, acls: &Acls, unsure: Unsure) {
         let logged_out = logged_out(line, acls);
         let (LoggedOut::Asked(bounds) | LoggedOut::Unchecked(bounds)) = &logged_out else {
@@ -240,7 +244,7 @@ impl<'a> Compiled<'a> {
         }
         let is_bounded = matched.may.iter().all(Condition::is_about_hosts);
         if !is_bounded && unsure != Unsure::Close {
-            // The part that can be named is denied anyway.
+            // The part that can be expressed is denied anyway.
             self.push((line, Action::Deny), &matched.sure);
             return self.leave_out(line, Fate::Open, &format!("NOT DENIED: {why}"));
         }
@@ -253,8 +257,9 @@ impl<'a> Compiled<'a> {
         self.leave_out(line, Fate::Closed, &reason);
     }
 
-    /// Whether those of the rules so far for which `counts` may serve a request of these
-    /// conditions. The last of the rules is the first.
+    /// Returns true if any rule so far may serve a request with these conditions; only serving
+    /// rules for which `counts` is true count. The rules are in reverse order: the last matches
+    /// first.
     fn may_serve(
         &self,
         conditions: &[Condition],
@@ -285,7 +290,7 @@ impl<'a> Compiled<'a> {
             }));
     }
 
-    /// Serves nobody, since what the lines say together cannot be written.
+    /// Serves no request, because the lines together cannot be written.
     pub fn close(&mut self, reason: String) {
         self.rules = vec![at_the_end(&[])];
         self.closed = Some(reason);
@@ -303,7 +308,7 @@ impl<'a> Compiled<'a> {
         }
     }
 
-    /// Takes from the requests that are served those that another list denies.
+    /// Denies the requests that another list denies.
     pub fn restrict(&mut self, other: Compiled<'a>, acls: &Acls) {
         self.unsaid.extend(other.unsaid);
         if let Some(reason) = other.closed {
@@ -327,7 +332,7 @@ impl<'a> Compiled<'a> {
         }
     }
 
-    /// Serves without the store what the lines of `cache` deny, as far as rules can name it.
+    /// Serves requests without the store if `cache` lines deny them and rules can express them.
     pub fn add_uncached(&mut self, lines: &[&'a Line], acls: &Acls) {
         let mut parts = Vec::new();
         for line in lines {
@@ -382,11 +387,11 @@ impl<'a> Compiled<'a> {
         }
     }
 
-    /// Gives the requests that are served the limits of the first entry of `list` that matches; the
-    /// last one matches all requests.
+    /// Adds limits to the rules that serve: the limits of the first matching entry in `list`. The
+    /// last entry matches all requests.
     ///
     /// # Errors
-    /// The rules cannot say it; they are as before.
+    /// The rules cannot express the limits; they are unchanged.
     pub fn limit(&mut self, list: &[(Condition, Rc<[String]>)], acls: &Acls) -> Result<(), String> {
         self.rules = self.refine(list, &acls.work, Err, |rule, limits| Rule {
             limits: rule.limits.iter().chain(limits.iter()).cloned().collect(),
@@ -396,9 +401,10 @@ impl<'a> Compiled<'a> {
         Ok(())
     }
 
-    /// The rules, each that serves in parts: one for each entry of `list` that decides about some
-    /// of its requests. The last entry matches all requests. What cannot be combined goes to
-    /// `fault`, which may end it.
+    /// Returns the rules, with each rule that serves split into parts: one for each entry in `list`
+    /// that decides about some of the rule's requests. The last entry matches all requests. The
+    /// reason why two conditions cannot be combined is passed to `fault`, which may stop the
+    /// operation.
     fn refine<T>(
         &self,
         list: &[(Condition, T)],
@@ -439,8 +445,8 @@ impl<'a> Compiled<'a> {
         Ok(parts)
     }
 
-    /// Removes rules behind others that decide about all requests of their clients. Serves nobody
-    /// if more are left than a configuration may have.
+    /// Removes rules behind others that decide about all their clients' requests. Serves no request
+    /// if the remaining rules are more than a configuration may have.
     fn finish(&mut self, work: &Work) {
         let mut decided = Decided::default();
         self.rules.retain(|rule| {
@@ -456,7 +462,7 @@ impl<'a> Compiled<'a> {
         }
     }
 
-    /// Notes that a line became no rule, or not exactly one.
+    /// Notes that a line became no rule, or not an exact rule.
     pub fn leave_out(&mut self, line: &'a Line, fate: Fate, reason: &str) {
         self.unsaid.push(Unsaid {
             line,
@@ -466,7 +472,7 @@ impl<'a> Compiled<'a> {
     }
 }
 
-/// Why no request matches a line.
+/// Reason why no request matches a line.
 fn never_reason(line: &Line, acls: &Acls) -> &'static str {
     let kinds = line.args_from(1).iter().filter_map(|it| acls.get(&it.text));
     let kinds: Vec<&str> = kinds.map(|acl| &*acl.kind).collect();
@@ -480,8 +486,8 @@ fn never_reason(line: &Line, acls: &Acls) -> &'static str {
     }
 }
 
-/// The requests that all `acl`s of a line match together, from argument `at` on. Where the proxy
-/// has no condition for them, or needs too many, fewer are sure and more may match.
+/// Returns the requests that all `acl`s in a line match together, starting with argument `at`. If
+/// the proxy has no condition for them, or needs too many, fewer are sure and more may match.
 pub fn matched(line: &Line, at: usize, acls: &Acls) -> Bounds {
     let mut all = Bounds::exact(vec![Condition::default()]);
     for word in line.args_from(at) {
@@ -502,17 +508,18 @@ pub fn matched(line: &Line, at: usize, acls: &Acls) -> Bounds {
 
 /// See [`logged_out`].
 enum LoggedOut {
-    /// The line asks for no login, or our rule for it does.
+    /// The line requires no login, or our rule for it does.
     Nobody,
-    /// Requests whose clients can log in here.
+    /// Requests from clients that can log in here.
     Asked(Bounds),
-    /// Requests whose clients cannot: their users were not imported.
+    /// Requests from clients that cannot log in: their users were not imported.
     Unchecked(Bounds),
 }
 
-/// The requests without a login that come to a line and to no line behind it. Squid looks at `acl`s
-/// from left to right and asks for a login at the first one about users, whatever follows it. A
-/// rule asks only if all else matches, so another rule is needed unless that `acl` is the last one.
+/// Returns the requests without a login that reach a line but no line behind it. Squid evaluates
+/// `acl`s from left to right and requires a login at the first `acl` about users, whatever follows
+/// it. A rule requires a login only if all other conditions match, so another rule is needed unless
+/// that `acl` is the last.
 fn logged_out(line: &Line, acls: &Acls) -> LoggedOut {
     let words: Vec<&Word> = line.args_from(1).iter().filter(|it| !it.is_all()).collect();
     let Some(first) = words.iter().position(|it| acls.asks_for_login(&it.text)) else {
@@ -527,7 +534,8 @@ fn logged_out(line: &Line, acls: &Acls) -> LoggedOut {
         ..line.clone()
     };
     let Some(everyone) = acls.everyone.as_ref().filter(|_| bounds.need_user()) else {
-        // Their users cannot log in here, so no rule asks, and the lines behind would serve.
+        // These users cannot log in here, so no rule requires a login, and the lines behind would
+        // serve the requests.
         let why = format!(
             "`{}` asks for a login that the proxy cannot check",
             words[first].text
@@ -548,7 +556,7 @@ fn logged_out(line: &Line, acls: &Acls) -> LoggedOut {
     };
     let mut logged_out = Bounds::exact(with_login.opposite());
     if !is_plain {
-        // Its members may have conditions before the one about users.
+        // Members may have conditions before the condition about users.
         let why = format!("`{}` is about users and more", words[first].text);
         logged_out.why = Some(why);
     }
@@ -561,9 +569,9 @@ fn too_many() -> String {
     format!("they need more than {RULES_MAX} rules and exceptions")
 }
 
-/// Rules and exceptions that a configuration may have.
+/// Most rules and exceptions in a configuration.
 pub const RULES_MAX: usize = 1024;
-/// Rules and exceptions of lines that are looked at, before those that decide nothing are left out.
+/// Most rules and exceptions for all lines, before lines that decide nothing are removed.
 const LINES_MAX: usize = 16 * RULES_MAX;
 /// Clients that the proxy serves without rules.
 pub const PRIVATE: [&str; 7] = [

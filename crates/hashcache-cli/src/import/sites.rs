@@ -1,11 +1,12 @@
 //! Squid in front of sites: `http_port … accel` with `cache_peer … originserver`.
 //!
-//! The hosts of a site are those that `cache_peer_access` allows for its servers, else those that
-//! `http_access` allows and `defaultsite`. Access rules do not work in front of a site.
+//! A site's hosts are the hosts that `cache_peer_access` allows for the site's servers, otherwise
+//! the hosts that `http_access` allows and `defaultsite`. Access rules do not work in front of a
+//! site.
 //!
-//! Invariant: a site has a host only if a line of `http_access` lets every client reach it. A line
-//! that denies some requests for certain hosts takes these hosts out; one that denies some requests
-//! for any host is named with NOT DENIED, or takes all of them out.
+//! Invariant: a site has a host only if an `http_access` line lets every client reach it. A line
+//! that denies some requests for certain hosts removes these hosts; a line that denies some
+//! requests for any host is named with NOT DENIED, or removes all hosts.
 
 use std::collections::BTreeSet;
 
@@ -65,7 +66,7 @@ pub fn import(
         };
         let own = lines.peer_access.iter().copied();
         let own: Vec<&Line> = own.filter(|line| peer.is_called(line.arg(0))).collect();
-        // Where no line matches, the opposite of the last one holds.
+        // Where no line matches, the opposite of the last line holds.
         let otherwise = own.last().is_none_or(|line| line.arg(1) == "deny");
         let mut own = Decisions::read(own.into_iter(), 1, otherwise, acls);
         close(&mut own, unsure);
@@ -105,7 +106,7 @@ pub fn import(
     }
 }
 
-/// The hosts of a server with lines of its `own`: those that it and every client may have.
+/// The hosts for a server with lines in `own`: the hosts that the server and every client may have.
 fn hosts_of(
     own: &Decisions<'_>,
     access: &Decisions<'_>,
@@ -127,8 +128,8 @@ fn hosts_of(
     Ok(hosts)
 }
 
-/// Lets lines that deny some requests deny the hosts of these requests, if they are known or the
-/// operator wants it.
+/// Makes lines that deny some requests deny the hosts of these requests, if the hosts are known or
+/// the operator wants it.
 fn close(decisions: &mut Decisions<'_>, unsure: Unsure) {
     for decision in &mut decisions.all {
         let is_known = matches!(decision.bound, Hosts::These(_)) || unsure == Unsure::Close;
@@ -138,7 +139,7 @@ fn close(decisions: &mut Decisions<'_>, unsure: Unsure) {
     }
 }
 
-/// The hosts that every client may reach. Lines about the cache manager are told.
+/// Returns the hosts that every client may reach. Lines about the cache manager are reported.
 fn read_access<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Decisions<'a> {
     let mut about_hosts = Vec::new();
     for (at, line) in lines.iter().enumerate() {
@@ -155,11 +156,11 @@ fn read_access<'a>(draft: &mut Draft, lines: &[&'a Line], acls: &Acls) -> Decisi
             about_hosts.push(*line);
         }
     }
-    // Where no line matches, Squid may serve everyone; here, a site is not known then.
+    // Where no line matches, Squid may serve everyone; here, the site is unknown in this case.
     Decisions::read(about_hosts.into_iter(), 0, false, acls)
 }
 
-/// Why a line is about no request that a site gets.
+/// Reason why a line applies to no request for a site.
 fn special(line: &Line, acls: &Acls) -> Option<&'static str> {
     if !rules::is_action(line.arg(0)) || line.args_from(1).is_empty() {
         return None;
@@ -175,13 +176,13 @@ fn special(line: &Line, acls: &Acls) -> Option<&'static str> {
         known.is_ok_and(|it| it == [Condition::of_connect()])
     };
     let is_purge = |name: &str| purge::is_only_purge(name, acls);
-    // A site is asked at the ports of its origins, whatever port the client names.
+    // The site fixes an origin's port, whatever port the client names.
     let needs_none = |name: &str| is_port(name) || is_tunnel(name) || is_purge(name);
     let is_about = line.arg(0) == "deny" && words.all(needs_none) && !line.is_all_from(1);
     is_about.then_some("a site has the ports of its origins, no tunnels, and no PURGE from clients")
 }
 
-/// Notes for each line of `http_access` whether it was imported, was not needed, or is missing.
+/// Notes for each `http_access` line if it was imported, was not needed, or is missing.
 fn tell(draft: &mut Draft, decisions: &Decisions<'_>) {
     let mut is_over = false;
     for (at, decision) in decisions.all.iter().enumerate() {

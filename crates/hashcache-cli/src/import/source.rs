@@ -1,8 +1,9 @@
-//! Reads a Squid configuration with the files that it includes, and follows `if`.
+//! Reads a Squid configuration with the files that it includes, and evaluates `if`.
 //!
-//! Called by `mod`. Invariants: at most [`BYTES_MAX`] of text, [`LINES_MAX`] lines, [`FILES_MAX`]
-//! files and [`DEPTH_MAX`] levels are read, so a file that includes itself ends; what is not read
-//! is told. Only the file that the operator names may be something else than a regular file.
+//! Called by `mod`. Invariants: at most [`BYTES_MAX`] bytes, [`LINES_MAX`] lines, [`FILES_MAX`]
+//! files and [`DEPTH_MAX`] levels are read, so a file that includes itself is read a bounded number
+//! of times; unread parts are reported. Only the file that the operator names need not be a regular
+//! file.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -10,20 +11,20 @@ use std::path::{Path, PathBuf};
 
 use super::lines::{self, Line};
 
-/// A configuration that was read.
+/// A configuration after reading.
 #[derive(Debug, Default)]
 pub struct Source {
-    /// Its lines in order, without `include` and `if`.
+    /// The lines in order, without `include` and `if`.
     pub lines: Vec<Line>,
     pub failed: Vec<Failed>,
     /// Lines in branches of `if` that are not taken.
     pub skipped: Vec<Line>,
 }
 
-/// A line that was not followed, or not wholly.
+/// A line that was not followed, or not completely.
 #[derive(Debug)]
 pub struct Failed {
-    /// Its place and text.
+    /// The line's place and text.
     pub directive: String,
     pub reason: String,
 }
@@ -31,7 +32,7 @@ pub struct Failed {
 /// Reads the file at `path`.
 ///
 /// # Errors
-/// It cannot be read, or is too large.
+/// The file cannot be read, or is too large.
 pub fn read(path: &Path) -> io::Result<Source> {
     let mut reader = Reader {
         source: Source::default(),
@@ -45,10 +46,10 @@ pub fn read(path: &Path) -> io::Result<Source> {
     Ok(reader.source)
 }
 
-/// The values in a file that an `acl` names: one a line.
+/// Returns the values in a file that an `acl` names, with a value on each line.
 ///
 /// # Errors
-/// It cannot be read, is not a regular file, or is too large.
+/// The file cannot be read, is not a regular file, or is too large.
 pub fn values_of(path: &Path) -> io::Result<Vec<String>> {
     let text = regular(path).and_then(|file| bounded(file, VALUES_BYTES_MAX))?;
     let too_large = || io::Error::other(format!("more than {VALUES_BYTES_MAX} bytes"));
@@ -62,7 +63,7 @@ pub fn values_of(path: &Path) -> io::Result<Vec<String>> {
 
 struct Reader {
     source: Source,
-    /// The directory of the first file: that of relative names in `include`.
+    /// The first file's directory; relative names in `include` start there.
     base: PathBuf,
     bytes_left: usize,
     files_left: usize,
@@ -82,7 +83,7 @@ impl Reader {
 
     fn file(&mut self, path: &Path, text: &str, depth: usize) {
         let name = match depth {
-            // As the operator knows it.
+            // The name as the operator knows it.
             0 => path
                 .file_name()
                 .unwrap_or(path.as_os_str())
@@ -140,7 +141,7 @@ impl Reader {
             return self.fail(line, format!("more than {DEPTH_MAX} levels of files"));
         }
         for word in &line.args {
-            // A pattern costs as much as a file: it reads a directory.
+            // A pattern costs as much as a file, because a directory is read.
             if !self.take_file(line) {
                 return;
             }
@@ -168,7 +169,7 @@ impl Reader {
         }
     }
 
-    /// Counts a file or a pattern. `false`: there were too many, which is told.
+    /// Counts a file or a pattern. `false`: there were too many, which is reported.
     fn take_file(&mut self, line: &Line) -> bool {
         let left = self.files_left.checked_sub(1);
         self.files_left = left.unwrap_or(0);
@@ -198,15 +199,15 @@ fn cannot_read(path: &Path, error: &io::Error) -> String {
     format!("cannot read {path}: {error}")
 }
 
-/// An `if` that is open.
+/// An open `if`.
 struct Branch {
     is_taken: bool,
-    /// Its condition is understood.
+    /// The condition is understood.
     is_known: bool,
     line: Line,
 }
 
-/// Whether the condition of an `if` holds. `None`: it is not understood.
+/// Returns true if the condition in an `if` holds. `None`: it is not understood.
 fn condition(words: &[&str]) -> Option<bool> {
     match words {
         ["true"] => Some(true),
@@ -225,24 +226,24 @@ fn condition(words: &[&str]) -> Option<bool> {
     }
 }
 
-/// A pattern of file names, as a shell has them.
+/// A file name pattern, as in a shell.
 struct Pattern(Vec<Part>);
 
-/// What a part of a pattern matches.
+/// A part in a pattern.
 enum Part {
     /// Any characters, or none.
     Any,
-    /// One character.
+    /// Exactly one character.
     One,
-    /// One of these characters.
+    /// A character in this set.
     Set(Vec<(char, char)>),
-    /// One character that is none of these.
+    /// A character that is not in this set.
     NotSet(Vec<(char, char)>),
 }
 
 impl Pattern {
-    /// Reads `*`, `?` and sets such as `[0-9a]` and `[!a]`. `None`: it has something else, such as
-    /// `[[:digit:]]`, a set without an end, or a backslash.
+    /// Parses `*`, `?` and sets such as `[0-9a]` and `[!a]`. `None`: the pattern has another
+    /// element, such as `[[:digit:]]`, a set without an end, or a backslash.
     fn parse(text: &str) -> Option<Self> {
         let chars: Vec<char> = text.chars().collect();
         let (mut parts, mut at) = (Vec::new(), 0);
@@ -269,10 +270,10 @@ impl Pattern {
         Some(Self(parts))
     }
 
-    /// The files of `directory` that fit, in order.
+    /// The files in `directory` that match, in order.
     ///
     /// # Errors
-    /// There is none, or not all could be seen. Squid does not start without any.
+    /// There are no such files, or not all could be seen. Squid does not start without a match.
     fn paths(&self, directory: &Path) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for (at, entry) in fs::read_dir(directory)?.enumerate() {
@@ -282,7 +283,7 @@ impl Pattern {
             }
             let entry = entry?;
             let name: Vec<char> = entry.file_name().to_string_lossy().chars().collect();
-            // As in a shell, names that begin with a dot are hidden.
+            // As in a shell, names that start with a dot are hidden.
             if name.first() != Some(&'.') && self.fits(&name) {
                 found.push(entry.path());
             }
@@ -294,11 +295,12 @@ impl Pattern {
         Ok(found)
     }
 
-    /// Whether `name` fits, in time that is the product of their lengths at most.
+    /// Returns true if `name` matches; the time is at most the product of both lengths.
     fn fits(&self, name: &[char]) -> bool {
         let Self(parts) = self;
         let (mut p, mut n) = (0, 0);
-        // Where the last star stands, and the part of the name that it does not take.
+        // The position of the last star, and of the first name character that the star does not
+        // match.
         let mut retry = None;
         while n < name.len() {
             match parts.get(p) {
@@ -335,12 +337,12 @@ impl Part {
     }
 }
 
-/// The characters of a set that begins at `from`, and where it is over.
+/// Parses the characters in a set that starts at `from`; also returns the position after the set.
 fn set(chars: &[char], from: usize) -> Option<(Vec<(char, char)>, usize)> {
     let (mut set, mut at) = (Vec::new(), from);
     loop {
         match (*chars.get(at)?, chars.get(at + 1), chars.get(at + 2)) {
-            // The first bracket is one of the set.
+            // A bracket in the first position belongs to the set.
             (']', ..) if at > from => return Some((set, at + 1)),
             ('[' | '\\', ..) => return None,
             (first, Some('-'), Some(&last)) if last != ']' => {
@@ -356,7 +358,7 @@ fn set(chars: &[char], from: usize) -> Option<(Vec<(char, char)>, usize)> {
     }
 }
 
-/// Opens a regular file: a pipe or a terminal could be read from for ever.
+/// Opens a regular file: reading from a pipe or a terminal may never finish.
 fn regular(path: &Path) -> io::Result<File> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
@@ -364,7 +366,8 @@ fn regular(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// The text of a file, or `None` if it has more than `bytes_max`; what is not UTF-8 becomes U+FFFD.
+/// The text of a file, or `None` if it has more than `bytes_max`; bytes that are not UTF-8 become
+/// U+FFFD.
 fn bounded(file: File, bytes_max: usize) -> io::Result<Option<String>> {
     let mut bytes = Vec::new();
     file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
@@ -372,17 +375,17 @@ fn bounded(file: File, bytes_max: usize) -> io::Result<Option<String>> {
     Ok((bytes.len() <= bytes_max).then(text))
 }
 
-/// Text of all files together.
+/// Most bytes in all files together.
 const BYTES_MAX: usize = 2 << 20;
-/// Lines of all files together.
+/// Most lines in all files together.
 const LINES_MAX: usize = 50_000;
-/// Text of one file with values of an `acl`.
+/// Most bytes in a file with `acl` values.
 const VALUES_BYTES_MAX: usize = 1 << 20;
-/// Files that are included, and patterns of files.
+/// Most included files and file patterns.
 const FILES_MAX: usize = 256;
-/// The limit of Squid itself.
+/// Most `include` levels: Squid's own limit.
 const DEPTH_MAX: usize = 16;
-/// Entries of a directory that are compared with a pattern.
+/// Most directory entries that are compared with a pattern.
 const ENTRIES_MAX: usize = 10_000;
 
 #[cfg(test)]

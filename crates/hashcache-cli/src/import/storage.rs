@@ -1,14 +1,14 @@
-//! `cache_dir`, `cache_mem` and `maximum_object_size` of Squid: how much is stored, and where.
+//! Squid's `cache_dir`, `cache_mem` and `maximum_object_size`: the cache's size and place.
 //!
-//! Squid's directories cannot be read by the proxy and are no places for its cache: it is one file,
-//! in the usual place, as large as all directories together.
+//! The proxy cannot read Squid's directories or store its cache in them: the cache is a single
+//! file, in the default place, as large as all directories together.
 
 use super::draft::{Comments, Draft, strings};
 use super::lines::Line;
 use super::values;
 use crate::units::show_size;
 
-/// Writes the settings of all these lines.
+/// Writes the settings for all these lines.
 pub fn import(
     draft: &mut Draft,
     cache_dirs: &[&Line],
@@ -22,7 +22,7 @@ pub fn import(
     }
 }
 
-/// The size of the cache.
+/// Writes the cache size, and returns it.
 fn import_directories(draft: &mut Draft, lines: &[&Line]) -> u64 {
     let (mut total, mut files, mut comments) = (0_u64, Vec::new(), Comments::default());
     for line in lines {
@@ -64,8 +64,8 @@ fn import_directories(draft: &mut Draft, lines: &[&Line]) -> u64 {
     size
 }
 
-/// Squid's memory is for objects alone; ours is also for the index, which takes about a thousandth
-/// of the cache.
+/// Writes the memory. Squid's memory is only for objects; ours is also for the index, which takes
+/// about a thousandth of the cache.
 fn import_memory(draft: &mut Draft, line: Option<&Line>, cache_size: u64) {
     let index = (cache_size / INDEX_SHARE).next_multiple_of(1 << 20);
     let objects = line.and_then(|line| {
@@ -107,14 +107,14 @@ fn import_max(draft: &mut Draft, line: &Line, cache_size: u64) {
     }
 }
 
-/// Size of a cache by default.
+/// Default cache size.
 const CACHE_USUAL: u64 = 1 << 30;
 const CACHE_MIN: u64 = 64 << 20;
 const CACHE_MAX: u64 = 1 << 50;
 const MEMORY_USUAL: u64 = 64 << 20;
-/// Part of the cache that an index takes at most, for objects of 8 KiB.
+/// An index takes at most the cache size divided by this number, for 8 KiB objects.
 const INDEX_SHARE: u64 = 1024;
-/// Index for which the memory by default has room.
+/// Index size for which the default memory has room.
 const INDEX_USUAL: u64 = 16 << 20;
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Sizes and times as Squid writes them: `64 MB`, `1 minute`.
+//! Sizes and times in Squid's syntax: `64 MB`, `1 minute`.
 
 use std::time::Duration;
 
 use super::lines::Word;
 
-/// The bytes of a number and its unit; without a unit, bytes.
+/// Parses a number and a unit as bytes; the default unit is bytes.
 pub fn size(words: &[Word]) -> Option<u64> {
     let (number, unit) = number_and_unit(words)?;
     let unit: u64 = match unit.to_ascii_lowercase().as_str() {
@@ -18,7 +18,7 @@ pub fn size(words: &[Word]) -> Option<u64> {
     (bytes <= SIZE_MAX).then(|| whole(bytes))
 }
 
-/// The time of a number and its unit; without a unit, seconds.
+/// Parses a number and a unit as a time; the default unit is seconds.
 pub fn time(words: &[Word]) -> Option<Duration> {
     let (number, unit) = number_and_unit(words)?;
     let seconds = match unit.to_ascii_lowercase().trim_end_matches('s') {
@@ -37,7 +37,7 @@ pub fn time(words: &[Word]) -> Option<Duration> {
     (ms <= TIME_MAX_MS).then(|| Duration::from_millis(whole(ms)))
 }
 
-/// A number that is not negative and not large, without its fraction.
+/// Cuts the fraction off; the number is neither negative nor large.
 #[allow(
     clippy::cast_possible_truncation,
     reason = "the callers compare with a limit"
@@ -46,7 +46,7 @@ fn whole(number: f64) -> u64 {
     number as u64
 }
 
-/// `64 MB`, also written as `64MB`.
+/// Splits `64 MB`, also written as `64MB`.
 fn number_and_unit(words: &[Word]) -> Option<(f64, String)> {
     let first = &words.first()?.text;
     let is_number = |c: char| c.is_ascii_digit() || c == '.';

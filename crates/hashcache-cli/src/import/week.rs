@@ -1,15 +1,15 @@
-//! Times of the week: Squid's `time`, and ours.
+//! Times of the week in Squid's `time` and in our rules.
 //!
-//! Minutes of the week are counted from Monday, 00:00. A span of Squid includes its last minute:
-//! 08:00-15:30 ends when 15:31 begins. A span of our rules ends where its last time begins, so it
-//! is written as 08:00-15:31.
+//! Minutes of the week are counted from Monday, 00:00. A span in Squid includes its last minute:
+//! 08:00-15:30 is over when 15:31 starts. A span in our rules excludes its last time, so the same
+//! span is written as 08:00-15:31.
 
 use super::condition::MINUTE_MAX;
 use super::ranges::Ranges;
 
-/// The minutes that the values of an `acl … time` name on one line. As in Squid, days hold for the
-/// next hours only; hours without days in front are for every day, and days without hours behind
-/// are whole days. `None`: Squid refuses the values, or warns and takes another meaning.
+/// Parses the minutes in an `acl … time` line. As in Squid, days apply only to the next hours;
+/// hours without days before them apply to every day, and days without hours after them are whole
+/// days. `None`: Squid refuses the values, or warns and uses another meaning.
 pub fn read(words: &[&str]) -> Option<Ranges> {
     let mut spans = Vec::new();
     let mut days = 0_u8;
@@ -17,7 +17,7 @@ pub fn read(words: &[&str]) -> Option<Ranges> {
         if word.starts_with(|c: char| c.is_ascii_digit()) {
             let (from, until) = word.split_once('-')?;
             let (from, until) = (minute(from)?, minute(until)?);
-            // Squid refuses hours that go over midnight.
+            // Squid refuses hours that pass midnight.
             let is_span = from <= until && from < DAY;
             spans.extend(of_days(days, is_span.then_some((from, until))?));
             days = 0;
@@ -33,14 +33,14 @@ pub fn read(words: &[&str]) -> Option<Ranges> {
     (!spans.is_empty()).then(|| Ranges::new(spans))
 }
 
-/// The span of a day, both of whose minutes belong to it, on these days; no days mean every day.
+/// Returns a span of minutes, including both ends, on each of these days; no days mean every day.
 fn of_days(days: u8, (from, until): (u128, u128)) -> impl Iterator<Item = (u128, u128)> {
     let days = if days == 0 { EVERY_DAY } else { days };
     let days = (0..7_u128).filter(move |day| days & (1 << day) != 0);
     days.map(move |day| (day * DAY + from, day * DAY + until.min(DAY - 1)))
 }
 
-/// The minutes as our rules write them: for each span of hours, the days that have it.
+/// Formats the minutes for our rules: each span of hours, with its days.
 pub fn written(minutes: &Ranges) -> Vec<String> {
     let mut spans = Vec::<((u128, u128), Vec<usize>)>::new();
     for day in 0..7_usize {
@@ -65,12 +65,12 @@ pub fn written(minutes: &Ranges) -> Vec<String> {
     spans.collect()
 }
 
-/// Whether these are all minutes of the week.
+/// Returns true if the set has every minute in the week.
 pub fn is_always(minutes: &Ranges) -> bool {
     *minutes == Ranges::new([(0, MINUTE_MAX)])
 }
 
-/// `Mon-Fri`, or days with commas.
+/// Formats days as `Mon-Fri`, or with commas.
 fn days_text(days: &[usize]) -> String {
     let mut texts = Vec::new();
     for run in days.chunk_by(|a, b| a + 1 == *b) {
@@ -87,7 +87,7 @@ fn clock(minute: u128) -> String {
     format!("{:02}:{:02}", minute / 60, minute % 60)
 }
 
-/// The days of a letter, Monday in the lowest bit.
+/// The days for a letter, Monday in the lowest bit.
 fn day(letter: char) -> Option<u8> {
     Some(match letter {
         'M' => 1,
@@ -102,7 +102,7 @@ fn day(letter: char) -> Option<u8> {
     })
 }
 
-/// `8:00`, as a minute of the day; 24:00 is the end of the day.
+/// Parses `8:00` as a minute of the day; 24:00 is the end of the day.
 fn minute(text: &str) -> Option<u128> {
     let (hours, minutes) = text.split_once(':')?;
     let (hours, minutes): (u8, u8) = (hours.parse().ok()?, minutes.parse().ok()?);

@@ -1,30 +1,30 @@
-//! The work that an import may still do.
+//! The work limit for an import.
 //!
-//! Sets of hosts and addresses are combined, each with each. The readers of `acl` and of the lines
-//! that name them spend the elements of these sets here, so that the import of a hostile
-//! configuration ends within some seconds. A reader that cannot spend leaves out its line and tells
-//! it.
+//! Host and address sets are combined, each with each. The readers for `acl` and for lines that
+//! name an `acl` call [`Work::spend`] with the number of elements in these sets, so that importing
+//! a hostile configuration takes only some seconds. If no work is left, a reader leaves out its
+//! line and reports this.
 
 use std::cell::Cell;
 
-/// Elements of sets that may still be looked at.
+/// Set elements that may still be processed.
 #[derive(Debug)]
 pub struct Work {
     left: Cell<usize>,
 }
 
 impl Work {
-    /// The work of one import.
+    /// The work limit for an import.
     pub fn new() -> Self {
         Self {
             left: Cell::new(ELEMENTS_MAX),
         }
     }
 
-    /// Takes `elements` from what is left.
+    /// Takes `elements` from the remaining work.
     ///
     /// # Errors
-    /// So many are not left; then, nothing is.
+    /// Fewer are left; afterwards no work is left.
     pub fn spend(&self, elements: usize) -> Result<(), String> {
         let left = self.left.get().checked_sub(elements);
         self.left.set(left.unwrap_or(0));
@@ -33,11 +33,11 @@ impl Work {
     }
 }
 
-/// The work of a name: a long one has many domains above it, and takes memory.
+/// The work for a name: a long name has many domains above it, and takes memory.
 pub fn of_name(name: &str) -> usize {
     1 + name.len() / NAME_PART
 }
 
-/// Some seconds.
+/// Takes some seconds.
 const ELEMENTS_MAX: usize = 4_000_000;
 const NAME_PART: usize = 8;

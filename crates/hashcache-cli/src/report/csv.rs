@@ -1,7 +1,7 @@
 //! A report as CSV (RFC 4180), for spreadsheets.
 //!
-//! Invariant: names are quoted, and none begins with a character that a spreadsheet takes for the
-//! beginning of a formula.
+//! Invariant: names are quoted, and no name starts with a character that makes a spreadsheet read
+//! it as a formula.
 
 use std::fmt::Write as _;
 

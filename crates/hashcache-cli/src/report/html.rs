@@ -1,4 +1,4 @@
-//! A report as one HTML file without scripts and without anything to load.
+//! A report as a single HTML file without scripts and without external resources.
 //!
 //! Invariant: names are escaped.
 
@@ -99,7 +99,8 @@ fn heading(html: &mut String, name: &str) {
     );
 }
 
-/// A row; its bar shows the bytes to clients in parts of `most`, and those saved in colour.
+/// Adds a row; the bar shows the bytes to clients relative to `most`, and the saved bytes in
+/// colour.
 fn row(html: &mut String, name: &str, counts: &Counts, most: u64) {
     let saved = counts.saved_bytes();
     let part = |bytes: u64| match most {
@@ -111,7 +112,7 @@ fn row(html: &mut String, name: &str, counts: &Counts, most: u64) {
         "<tr><td>{}<td>{}<td class=h>{}<td>{}<td>{}<td class=m><svg viewBox=\"0 0 100 8\" \
          preserveAspectRatio=none><rect width={:.1} height=8 class=c />\
          <rect width={:.1} height=8 class=s /></svg>",
-        // Names may be broken into lines behind their dots, of which escapes have none.
+        // A line may break after a dot in a name; escapes contain no dots.
         Escaped(name).to_string().replace('.', ".<wbr>"),
         grouped(counts.requests),
         show_percent(counts.hits, counts.requests),

@@ -1,10 +1,10 @@
-//! `hashcache report`: what a proxy has saved in the last day, week, month or more, by site,
-//! client, network and user.
+//! `hashcache report`: a proxy's savings in the last day, week, month or more, by site, client,
+//! network and user.
 //!
 //! Called by `main`. Reads the history beside the cache, also while the proxy runs; `text`, `html`
-//! and `csv` write it down.
+//! and `csv` format the report.
 //!
-//! Invariant: names come from the network and are escaped in every form.
+//! Invariant: names are from the network and are escaped in every format.
 
 mod csv;
 mod html;
@@ -104,12 +104,12 @@ impl ReportArgs {
     }
 }
 
-/// The time that a report is about; it ends with the current hour.
+/// The period for a report; the last hour is the current hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Period {
     /// 24 hours, hour by hour.
     Day,
-    /// So many times 24 hours, day by day.
+    /// This number of days of 24 hours, day by day.
     Days(u16),
 }
 
@@ -129,16 +129,16 @@ impl Period {
     }
 }
 
-/// What was requested and saved in a period.
+/// The counts for a period.
 #[derive(Clone, Debug)]
 struct Report {
     period: Period,
     /// The first and the last hour.
     hours: (Hour, Hour),
     totals: Totals,
-    /// Of a day: its hours; otherwise the days in which anything was counted.
+    /// For a day: the hours; otherwise the days in which anything was counted.
     steps: Vec<(String, Totals)>,
-    /// What is shown by name: what was asked for, or what there is.
+    /// The requested section, or all sections that have lines.
     sections: Vec<(Section, Lines)>,
     damaged: u64,
 }
@@ -172,8 +172,8 @@ impl Report {
     ) -> Self {
         let mut totals = Totals::default();
         let mut steps: Vec<(String, Totals)> = Vec::new();
-        // As many as its hours can name, so no table is ever full: a full one searches its smallest
-        // line for each new name.
+        // As large as the number of names in these hours, so that no table is ever full: a full
+        // table searches its smallest line for each new name.
         let names = period.hours() as usize * HISTORY_NAMES;
         let mut tables = By::ALL.map(|_| Table::new(names));
         for record in &read.hours {
@@ -202,7 +202,7 @@ impl Report {
         }
     }
 
-    /// "2026-11-26 14:00 to 2026-11-27 14:00 UTC".
+    /// Formats the period as "2026-11-26 14:00 to 2026-11-27 14:00 UTC".
     fn span(&self) -> String {
         let (first, last) = self.hours;
         let end = Hour(last.0.saturating_add(1));
@@ -267,7 +267,7 @@ fn counts_json(counts: &Counts) -> Map<String, Value> {
         .collect()
 }
 
-/// The counts of a row for totals. Failures are requests that failed or were refused.
+/// Converts totals to the counts in a row. Failures are requests that failed or were refused.
 fn row_of(totals: &Totals) -> Counts {
     Counts {
         requests: totals.requests(),
@@ -279,7 +279,7 @@ fn row_of(totals: &Totals) -> Counts {
     }
 }
 
-/// The row of a table of steps that an hour belongs to.
+/// The name of the row for an hour in a table of steps.
 fn step(period: Period, record: &HourRecord) -> String {
     let text = hour_text(record.hour);
     match (period, text.split_once(' ')) {
@@ -288,13 +288,13 @@ fn step(period: Period, record: &HourRecord) -> String {
     }
 }
 
-/// "2026-11-27 14:00", in UTC.
+/// Formats an hour as "2026-11-27 14:00", in UTC.
 fn hour_text(hour: Hour) -> String {
     let ([year, month, day], [hour, ..]) = UnixTime(u64::from(hour.0) * 3600).to_utc();
     format!("{year:04}-{month:02}-{day:02} {hour:02}:00")
 }
 
-/// 1234567 as "1,234,567".
+/// Formats 1234567 as "1,234,567".
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);

@@ -1,7 +1,7 @@
-//! Names of networks: those of `[networks]` in the configuration.
+//! Network names, from `[networks]` in the configuration.
 //!
-//! The history has networks of fixed sizes (IPv4 /24, IPv6 /48), because names may change. A name
-//! is shown for all of them that lie in its network.
+//! The history counts networks with fixed sizes (IPv4 /24, IPv6 /48), because names may change. A
+//! name stands for all networks that it covers.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ impl Networks {
         }
     }
 
-    /// The counts of the names.
+    /// Sums the counts for each name.
     pub(super) fn name(&self, table: &Table<HistoryName>) -> Named {
         let (lines, rest) = table.top(usize::MAX);
         let mut named: BTreeMap<String, Counts> = BTreeMap::new();
@@ -35,7 +35,7 @@ impl Networks {
         Named { named, rest }
     }
 
-    /// The name of the smallest network that covers `network`; without one its address.
+    /// Returns the name of the smallest network that covers `network`, otherwise the address.
     fn name_of<'a>(&'a self, network: &'a str) -> &'a str {
         let Ok(prefix) = network.parse::<Prefix>() else {
             return network;
@@ -46,7 +46,7 @@ impl Networks {
     }
 }
 
-/// Counts by the name of a network.
+/// Counts for each network name.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
     named: BTreeMap<String, Counts>,
@@ -54,7 +54,7 @@ pub(super) struct Named {
 }
 
 impl Named {
-    /// The `most` largest, and the rest.
+    /// Returns the `most` largest lines, and the sum of the rest.
     pub(super) fn top(self, most: usize) -> (Vec<(String, Counts)>, Counts) {
         let (mut lines, mut rest) = (Vec::from_iter(self.named), self.rest);
         lines.sort_by_key(|(_, counts)| std::cmp::Reverse((counts.client_bytes, counts.requests)));

@@ -17,7 +17,7 @@ pub(super) enum Section {
 }
 
 impl Section {
-    /// All of them, in the order in which they are shown.
+    /// All sections, in the order in which they are shown.
     pub(super) const ALL: [Self; 4] = [Self::Site, Self::User, Self::Network, Self::Client];
 
     fn by(self) -> By {
@@ -29,7 +29,7 @@ impl Section {
         }
     }
 
-    /// The heading of the names.
+    /// The heading of the column of names.
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Site => "site",
@@ -39,7 +39,7 @@ impl Section {
         }
     }
 
-    /// Why there may be no lines.
+    /// The reason why there may be no lines.
     pub(super) fn absence(self) -> &'static str {
         match self {
             Self::Site | Self::Network => "There were no requests.",
@@ -49,18 +49,18 @@ impl Section {
     }
 }
 
-/// The largest names, and what has no line.
+/// The largest names, and the counts without a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lines {
     pub(super) named: Vec<(String, Counts)>,
-    /// All other names.
+    /// The sum for all other names.
     rest: Counts,
-    /// Of users: what was requested without a login.
+    /// For users: requests without a login.
     no_user: Counts,
 }
 
 impl Lines {
-    /// The lines of a section; more of them if it is the one that is wanted.
+    /// The lines in a section; more lines if the user selected a single section.
     pub(super) fn of(
         section: Section,
         wanted: Option<Section>,
@@ -76,7 +76,7 @@ impl Lines {
             Section::Network => networks.name(table).top(most),
             _ => named(table.top(most)),
         };
-        // Each request is in the table of networks.
+        // Each request is in the network table.
         let all = tables[By::Network as usize].sum();
         let no_user = match section {
             Section::User if !table.is_empty() => all.without(&table.sum()),
@@ -93,14 +93,14 @@ impl Lines {
         self.named.is_empty() && self.unnamed().next().is_none()
     }
 
-    /// What has no name.
+    /// The counts without a name.
     pub(super) fn unnamed(&self) -> impl Iterator<Item = (&'static str, &Counts)> {
         let unnamed = [("(others)", &self.rest), ("(no login)", &self.no_user)];
         let unnamed = unnamed.into_iter();
         unnamed.filter(|(_, counts)| **counts != Counts::default())
     }
 
-    /// The entries of the JSON object: `sites` and `other_sites`, say.
+    /// The entries in the JSON object, for example `sites` and `other_sites`.
     pub(super) fn to_json(&self, section: Section) -> Map<String, Value> {
         let lines = self.named.iter().map(|(name, counts)| {
             let mut line = counts_json(counts);
@@ -124,7 +124,7 @@ fn named((lines, rest): (Vec<(HistoryName, Counts)>, Counts)) -> (Vec<(String, C
     (lines.collect(), rest)
 }
 
-/// Names of a section that are shown among others.
+/// Names in a section if all sections are shown.
 const NAMES_SHOWN: usize = 20;
-/// Names of the one section that is shown.
+/// Names in a section if only this section is shown.
 const NAMES_WANTED: usize = 1000;

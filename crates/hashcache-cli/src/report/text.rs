@@ -91,5 +91,5 @@ fn row(text: &mut String, name: &str, row: &Counts) {
     );
 }
 
-/// Width of the column of names. The rows fit 80 columns unless a name is longer.
+/// Width for the name column. The rows fit 80 columns unless a name is longer.
 const NAME: usize = 36;

@@ -1,8 +1,8 @@
 //! Access rules: `[[access]]` and `[[list]]` tables and the table `[networks]` of a configuration
 //! file.
 //!
-//! Called by `file` for each table, and by `mod` when all of them are known. A fault names the line
-//! of its table and says what to write instead.
+//! Called by `file` for each table, and by `mod` when all tables are known. A fault names the line
+//! of the table, with a hint for the correct value.
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ use super::suggest;
 use super::words::one_of;
 use crate::fault::{Fault, Faults};
 
-/// One `[[access]]` as written.
+/// An `[[access]]` table as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AccessTable {
@@ -43,8 +43,8 @@ pub struct AccessTable {
     reason: Option<String>,
 }
 
-/// Conditions of a rule, or one table of `except`. [`AccessTable`] repeats the fields: serde cannot
-/// flatten them into a table that denies unknown ones.
+/// Conditions of a rule, or a table of `except`. [`AccessTable`] repeats the fields: serde cannot
+/// flatten them into a table that denies unknown fields.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConditionsTable {
@@ -58,7 +58,7 @@ struct ConditionsTable {
     times: Option<Vec<String>>,
 }
 
-/// The file and the line of a rule, and of each of its exceptions.
+/// The file and line of a rule, and of each exception.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RulePlaces {
     rule: String,
@@ -89,8 +89,8 @@ impl ArrayTable for AccessTable {
 }
 
 impl AccessTable {
-    /// The rule, or every fault of its fields. `exceptions`: the bytes of the file at which they
-    /// begin.
+    /// Returns the rule, or every fault in the fields. `exceptions`: byte offsets of the exceptions
+    /// in the file.
     pub fn rule(self, exceptions: &[usize]) -> Result<AccessRule, Faults> {
         let mut faults = Vec::new();
         let action = one_of(&AccessAction::ALL, &self.action);
@@ -135,7 +135,7 @@ impl AccessTable {
 }
 
 impl ConditionsTable {
-    /// The conditions; what is wrong goes to `faults`.
+    /// Parses the conditions; faults are added to `faults`.
     fn conditions(self, faults: &mut Vec<Fault>) -> AccessConditions {
         let ports = self
             .ports
@@ -153,7 +153,7 @@ impl ConditionsTable {
     }
 }
 
-/// Reads one table or an array of them. An untagged enum would lose the lines of faults.
+/// Reads a table or an array of tables. An untagged enum would lose the lines of faults.
 fn one_or_many<'de, D>(deserializer: D) -> Result<Vec<ConditionsTable>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -177,7 +177,7 @@ where
     deserializer.deserialize_any(Tables)
 }
 
-/// The bytes of the file at which the exceptions of a rule begin.
+/// Byte offsets at which the exceptions of a rule start in the file.
 fn exception_starts(rule: &Spanned<DeValue<'_>>) -> Vec<usize> {
     let DeValue::Table(fields) = rule.get_ref() else {
         return Vec::new();
@@ -190,7 +190,7 @@ fn exception_starts(rule: &Spanned<DeValue<'_>>) -> Vec<usize> {
     }
 }
 
-/// One `[[group]]` as written.
+/// A `[[group]]` table as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupTable {
@@ -200,7 +200,7 @@ pub struct GroupTable {
 
 impl ArrayTable for GroupTable {
     const ARRAY: &'static str = "group";
-    /// The name of the group and its users.
+    /// The name and the users of the group.
     type Meaning = (String, Vec<String>);
 
     fn meaning(self, _: &WrittenTable<'_>) -> Result<Self::Meaning, Faults> {
@@ -213,7 +213,7 @@ impl ArrayTable for GroupTable {
 }
 
 impl GroupTable {
-    /// The name of the group, and its users.
+    /// Returns the name of the group, and its users.
     pub fn group(self) -> Result<(String, Vec<String>), Faults> {
         if !is_name(&self.name) {
             let fault = Fault::new(format!("`{}` is not a name for a group", self.name));
@@ -234,7 +234,7 @@ impl GroupTable {
     }
 }
 
-/// One `[[list]]` as written.
+/// A `[[list]]` table as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListTable {
@@ -257,7 +257,7 @@ impl ArrayTable for ListTable {
 }
 
 impl ListTable {
-    /// The settings of the list.
+    /// Returns the settings of the list.
     pub fn settings(self) -> Result<ListSettings, Fault> {
         if !is_name(&self.name) {
             let fault = Fault::new(format!("`{}` is not a name for a list", self.name));
@@ -284,7 +284,7 @@ impl ListTable {
     }
 }
 
-/// A rule as it is written, in one line; of long ones the begin.
+/// Formats a rule, as written, in a single line; a long rule is truncated.
 fn in_a_line(table: &Spanned<DeValue<'_>>) -> String {
     let written = toml::Table::deserialize(ValueDeserializer::from(table.clone()));
     let fields = written.unwrap_or_default().into_iter();
@@ -306,7 +306,7 @@ fn port_text(port: &toml::Value) -> String {
     }
 }
 
-/// Parses each word of a condition; what is wrong goes to `faults`.
+/// Parses each word of a condition; faults are added to `faults`.
 fn each<T, E: Display>(
     words: Option<Vec<String>>,
     read: impl Fn(&str) -> Result<T, E>,
@@ -326,7 +326,7 @@ fn each<T, E: Display>(
     Some(values)
 }
 
-/// The same for what reads itself.
+/// As [`each`], for types that implement `FromStr`.
 fn parsed<T: FromStr<Err: Display>>(
     words: Option<Vec<String>>,
     condition: (&str, &str),
@@ -335,7 +335,7 @@ fn parsed<T: FromStr<Err: Display>>(
     each(words, str::parse, condition, faults)
 }
 
-/// A network, the name of one, or a word for many clients.
+/// Parses a network, the name of a network, or a word for many clients.
 fn client(word: &str) -> Result<RuleClients, &'static str> {
     match word {
         "all" => Ok(RuleClients::All),
@@ -348,13 +348,13 @@ fn client(word: &str) -> Result<RuleClients, &'static str> {
     }
 }
 
-/// Names have a letter, so that no mistyped address is taken for one.
+/// A name starts with a letter, so no mistyped address is read as a name.
 pub(super) fn is_name(word: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.chars().all(is_part)
 }
 
-/// The name of a user, as Basic authentication can carry it.
+/// Parses the name of a user; Basic authentication cannot carry a name with a colon.
 fn user(word: &str) -> Result<String, &'static str> {
     let is_bad = |c: char| c == ':' || c.is_control();
     if word.is_empty() || word.chars().any(is_bad) {
@@ -364,7 +364,7 @@ fn user(word: &str) -> Result<String, &'static str> {
     }
 }
 
-/// Methods are tokens; all that are registered are in upper case.
+/// Parses a method. Methods are tokens; all registered methods are in upper case.
 fn method(word: &str) -> Result<String, &'static str> {
     let is_method = |c: char| c.is_ascii_uppercase() || "-_".contains(c);
     if !word.is_empty() && word.chars().all(is_method) {
@@ -374,7 +374,7 @@ fn method(word: &str) -> Result<String, &'static str> {
     }
 }
 
-/// One network of `[networks]`: its prefixes.
+/// Parses a network of `[networks]` into its prefixes.
 pub fn network(name: &str, words: &[String]) -> Result<Vec<Prefix>, Faults> {
     if !is_name(name) || ["all", "local"].contains(&name) {
         let fault = Fault::new(format!("`{name}` is not a name for a network"));
@@ -394,7 +394,7 @@ pub fn network(name: &str, words: &[String]) -> Result<Vec<Prefix>, Faults> {
     }
 }
 
-/// Compiles the rules; `places` says where each of them stands.
+/// Compiles the rules; `places` has the place of each rule in the file.
 pub fn compile(settings: &AccessSettings, places: &[RulePlaces]) -> Result<AccessRules, Faults> {
     AccessRules::new(settings).map_err(|wrong| {
         let faults = wrong.into_iter().map(|wrong| {

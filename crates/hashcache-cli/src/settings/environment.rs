@@ -1,7 +1,7 @@
 //! The environment of the process: `HASHCACHE_*` variables, user, number of processors.
 //!
 //! `main` reads it once and passes it on as a value, so that all later code is a pure function of
-//! it.
+//! the environment.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,12 +15,12 @@ use crate::fault::Fault;
 const PREFIX: &str = "HASHCACHE_";
 /// The variable that names the configuration file.
 pub const CONFIG: &str = "HASHCACHE_CONFIG";
-/// Names of a configuration file and a cache file below the directories for them.
+/// Names of a configuration file and a cache file below their directories.
 const CONFIG_FILE: &str = "hashcache/hashcache.toml";
 const CACHE_FILE: &str = "hashcache/cache.img";
 /// Name of the certificate authority's directory, beside the configuration file.
 const CA_DIRECTORY: &str = "hashcache/ca";
-/// Name of the directory of the key for links, beside it.
+/// Name of the directory with the key for links, also beside the configuration file.
 const LINK_DIRECTORY: &str = "hashcache/link";
 
 /// The environment of the process.
@@ -28,7 +28,7 @@ const LINK_DIRECTORY: &str = "hashcache/link";
 pub struct Environment {
     /// All environment variables; bytes that are not Unicode are replaced.
     pub variables: BTreeMap<String, String>,
-    /// Whether the process runs as root. Root's files are in the system's directories.
+    /// True if the process runs as root. Root's files are in the system's directories.
     pub is_root: bool,
     /// Processors that the process may use.
     pub processors: usize,
@@ -38,8 +38,8 @@ impl Environment {
     /// The environment of this process.
     pub fn of_this_process() -> Self {
         Self {
-            // A name or value that is not Unicode cannot be one of ours with a valid value, but it
-            // must not vanish either: it is kept in its lossy form and then refused as such.
+            // A name or value that is not Unicode cannot be a valid setting of ours, but it must
+            // not disappear either: the lossy form is kept and refused later.
             variables: std::env::vars_os()
                 .map(|(name, value)| {
                     (
@@ -98,7 +98,7 @@ impl Environment {
         self.variable(CONFIG).map(PathBuf::from)
     }
 
-    /// Every setting that a variable gives, and the faults of the other variables with our prefix.
+    /// Returns every setting in a variable, and the faults of the other variables with our prefix.
     ///
     /// An empty variable counts as not set: compose files and units pass an unset variable on as
     /// empty.
@@ -128,7 +128,7 @@ impl Environment {
         (given, faults)
     }
 
-    /// A variable that is set and not empty.
+    /// The value of a variable, if it is set and not empty.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.variables
             .get(name)
@@ -136,7 +136,8 @@ impl Environment {
             .filter(|value| !value.is_empty())
     }
 
-    /// `$variable`, else `$HOME/fallback`; relative paths are ignored, as the XDG rules demand.
+    /// Returns `$variable`, otherwise `$HOME/fallback`. Relative paths in `$variable` are ignored,
+    /// as the XDG specification requires.
     fn user_directory(&self, variable: &str, fallback: &str) -> Option<PathBuf> {
         self.variable(variable)
             .map(PathBuf::from)
@@ -145,7 +146,7 @@ impl Environment {
     }
 }
 
-/// The variable for key `name`: capitals, `__` where the key has a dot.
+/// The variable for key `name`: in upper case, with `__` for a dot in the key.
 pub fn variable_of(name: &str) -> String {
     format!("{PREFIX}{}", name.replace('.', "__").to_uppercase())
 }
@@ -168,7 +169,7 @@ pub mod tests {
     use super::*;
     use crate::settings::key::Written;
 
-    /// An environment with these variables, for a user that none of them names.
+    /// An environment with these variables, for an ordinary user.
     pub fn environment(variables: &[(&str, &str)]) -> Environment {
         let variables = variables
             .iter()

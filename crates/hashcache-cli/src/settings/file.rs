@@ -1,7 +1,7 @@
-//! The configuration file: TOML in, keys with their line numbers out.
+//! The configuration file: parses TOML into keys with their line numbers.
 //!
-//! Called by `settings::load`. Only the structure is checked here; `keys` knows which keys exist
-//! and what their values mean. Every fault names its line, and all faults are reported together.
+//! Called by `settings::load`. Only the structure is checked here; `keys` checks the keys and their
+//! values. Every fault names its line, and all faults are reported together.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,24 +26,24 @@ use crate::fault::{Fault, Faults};
 
 /// Name of the key that takes tables as well as strings.
 const MIRROR: &str = "mirror";
-/// Name of the table of networks, whose keys the operator chooses.
+/// Name of the table of networks; the operator chooses the keys in it.
 const NETWORKS: &str = "networks";
 
-/// Serde struct of one table of an array such as `[[peer]]`.
+/// Serde struct for a table in an array such as `[[peer]]`.
 pub(super) trait ArrayTable: DeserializeOwned {
     /// Name of the array.
     const ARRAY: &'static str;
     /// Settings that the table becomes, such as `PeerSettings`.
     type Meaning;
 
-    /// Converts the fields; the source text and its place are for later messages.
+    /// Converts the fields; the source text and the place are for later messages.
     fn meaning(self, written: &WrittenTable<'_>) -> Result<Self::Meaning, Faults>;
 
-    /// Unique name of the table in its array; `None` if its tables have no names.
+    /// Unique name of the table in the array; `None` if these tables have no names.
     fn name(meaning: &Self::Meaning) -> Option<&str>;
 }
 
-/// A table as it stands in the file.
+/// A table as written in the file.
 pub(super) struct WrittenTable<'a> {
     pub(super) toml: &'a Spanned<DeValue<'a>>,
     path: &'a Path,
@@ -51,7 +51,7 @@ pub(super) struct WrittenTable<'a> {
 }
 
 impl WrittenTable<'_> {
-    /// The file and the line of the byte with this number.
+    /// Returns the file, and the line of the byte at this offset.
     pub(super) fn place_of(&self, byte: usize) -> String {
         place(self.path, line_of(self.text, byte))
     }
@@ -62,7 +62,7 @@ impl ArrayTable for RuleSpec {
     type Meaning = Self;
 
     fn meaning(self, _: &WrittenTable<'_>) -> Result<Self, Faults> {
-        // Each rule is built by itself first, so that an error can name its rule.
+        // Each rule is built separately first, so that an error can name the rule.
         match Rules::new([&self]) {
             Ok(_) => Ok(self),
             Err(error) => Err(Fault::new(error.to_string()).into()),
@@ -77,25 +77,25 @@ impl ArrayTable for RuleSpec {
 /// A file after parsing.
 #[derive(Debug, Default)]
 pub struct Parsed {
-    /// Its keys in the order of their names.
+    /// The keys, sorted by name.
     pub given: Vec<Given>,
-    /// Its freshness rules in the order in which they stand: the first that matches decides.
+    /// The freshness rules, in file order: the first matching rule decides.
     pub rules: Vec<RuleSpec>,
-    /// Its peers.
+    /// The peers.
     pub peers: Vec<PeerSettings>,
-    /// Its routes in the order in which they stand: the first that matches decides.
+    /// The routes, in file order: the first matching route decides.
     pub routes: Vec<WrittenRoute>,
-    /// Its sites.
+    /// The sites.
     pub sites: Vec<Site>,
-    /// Its access rules, each with the places where it stands: the first that matches decides.
+    /// The access rules in file order, each with the places: the first matching rule decides.
     pub access: Vec<(RulePlaces, AccessRule)>,
-    /// Its groups of users: name and users.
+    /// The user groups: name and users.
     pub groups: Vec<(String, Vec<String>)>,
-    /// Its lists of hosts.
+    /// The host lists.
     pub lists: Vec<ListSettings>,
-    /// Its limits.
+    /// The limits.
     pub limits: Vec<LimitSettings>,
-    /// Its networks by name.
+    /// The networks by name.
     pub networks: BTreeMap<String, Vec<Prefix>>,
     /// The arrays of tables as they were written, and the table of networks.
     pub tables: Vec<(&'static str, Value)>,
@@ -199,7 +199,7 @@ impl Reader<'_> {
         );
     }
 
-    /// Reads all tables of the array `name`, which stands on `line`.
+    /// Reads all tables in the array `name`, which is on `line`.
     fn array(&mut self, name: &'static str, line: usize, tables: &[Spanned<DeValue<'_>>]) {
         match name {
             RuleSpec::ARRAY => self.parsed.rules = self.meanings::<RuleSpec>(tables),
@@ -210,7 +210,7 @@ impl Reader<'_> {
             GroupTable::ARRAY => self.parsed.groups = self.meanings::<GroupTable>(tables),
             ListTable::ARRAY => self.parsed.lists = self.meanings::<ListTable>(tables),
             LimitTable::ARRAY => self.parsed.limits = self.meanings::<LimitTable>(tables),
-            // The one array that is a key as well: the tables become words, which the key reads.
+            // The only array that is also a key: the tables become words, which the key parses.
             _ => {
                 let words = self.meanings::<MirrorTable>(tables);
                 let found = keys::find(MIRROR).expect("a row of the table of keys");
@@ -221,7 +221,7 @@ impl Reader<'_> {
     }
 
     /// Parses `tables`. A wrong table becomes a fault and is left out. A fault names the line of
-    /// the field if it is known, otherwise of the table.
+    /// the field if it is known, otherwise the line of the table.
     fn meanings<T: ArrayTable>(&mut self, tables: &[Spanned<DeValue<'_>>]) -> Vec<T::Meaning> {
         let mut meanings: Vec<T::Meaning> = Vec::new();
         for table in tables {
@@ -253,7 +253,7 @@ impl Reader<'_> {
                 Ok(meaning) => meanings.push(meaning),
                 Err(Faults(faults)) => {
                     for fault in faults {
-                        // The error of a freshness rule begins with that word itself.
+                        // The error of a freshness rule starts with that word already.
                         let names_itself = fault.what.starts_with(T::ARRAY);
                         let line = fault.byte.map_or(line, |byte| self.line(byte));
                         self.fault(
@@ -319,13 +319,14 @@ fn place(path: &Path, line: usize) -> String {
     format!("{}:{line}", path.display())
 }
 
-/// The line, counted from 1, on which byte `at` of the text stands.
+/// The line, counted from 1, that contains byte `at` of the text.
 fn line_of(text: &str, at: usize) -> usize {
     let before = text.bytes().take(at);
     before.filter(|&byte| byte == b'\n').count() + 1
 }
 
-/// The fault of a table in an array, in the deserializer's words, which list the valid fields.
+/// The fault for a table in an array, in the words of the deserializer, which list the valid
+/// fields.
 fn table_fault(message: &str) -> Fault {
     let fault = Fault::new(message.replace('\n', ", "));
     if !message.starts_with("unknown field ") {
@@ -353,8 +354,8 @@ fn is_tables(items: &[Spanned<DeValue<'_>>]) -> bool {
     items.iter().all(|item| item.get_ref().is_table())
 }
 
-/// The value as text for its key; `None` for types that no key takes (tables, dates, nested
-/// arrays).
+/// Converts the value to text for its key; `None` for types that no key takes (tables, dates,
+/// nested arrays).
 fn written(value: &DeValue<'_>) -> Option<Written> {
     match value {
         DeValue::Array(items) => items

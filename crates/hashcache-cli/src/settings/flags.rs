@@ -1,7 +1,7 @@
-//! The flags of the settings, made of the rows of their keys.
+//! The flags for settings, generated from the rows of their keys.
 //!
-//! Values stay text here: the rows parse them, as they parse the values of files and variables, so
-//! a value has the same syntax and the same errors everywhere.
+//! Values remain text here. The rows parse them, in the same way as values in files and variables,
+//! so a value has the same syntax and the same errors everywhere.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ use super::given::{Given, Source};
 use super::key::{Accepts, Key, Written};
 use super::keys::{SECTIONS, find, keys};
 
-/// The name of the flag of the configuration file.
+/// Name of the flag for the configuration file.
 const CONFIG: &str = "config";
 
-/// The flags of all settings, and the flag of the configuration file. A flag that takes a list may
-/// be repeated; most take commas too.
+/// The flags for all settings, and the flag for the configuration file. A flag that takes a list
+/// may be repeated; most list flags also take commas.
 #[derive(Clone, Debug, Default)]
 pub struct SettingArgs {
     /// The configuration file.
@@ -26,7 +26,7 @@ pub struct SettingArgs {
 }
 
 impl SettingArgs {
-    /// The flags that were given, each as the source of its value.
+    /// The flags that were given, each as the source of a value.
     pub fn given(&self) -> Vec<Given> {
         self.given.clone()
     }
@@ -107,7 +107,7 @@ impl FromArgMatches for SettingArgs {
     }
 }
 
-/// The flag of `key`, if it has one.
+/// Returns the flag of `key`; `None` if it has no flag.
 fn flag(key: &'static Key) -> Option<Arg> {
     let name = key.flag_name()?;
     let flag = Arg::new(name.clone()).long(name);
@@ -118,7 +118,7 @@ fn flag(key: &'static Key) -> Option<Arg> {
     let flag = match key.kind.accepts {
         Accepts::Any => flag,
         Accepts::Words(words) => flag.value_parser(PossibleValuesParser::new(words())),
-        // With a value only after `=`: in `--grouped FILE`, FILE is another argument.
+        // The value must follow `=`: in `--grouped FILE`, FILE is another argument.
         Accepts::Truth => flag
             .num_args(0..=1)
             .require_equals(true)

@@ -1,4 +1,4 @@
-//! One value from one source, before it is parsed.
+//! A value from a source, before it is parsed.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -34,18 +34,18 @@ impl fmt::Display for Source {
     }
 }
 
-/// One value from one source, not parsed yet.
+/// A value from a source, not parsed yet.
 #[derive(Clone, Debug)]
 pub struct Given {
-    /// Its key.
+    /// The key.
     pub found: Found,
-    /// The value as it was written.
+    /// The value as written.
     pub written: Written,
-    /// Its source.
+    /// The source.
     pub source: Source,
 }
 
-/// The values of those of these flags that were given; each is called like a setting.
+/// Returns the values of the flags that were given; each flag has the name of a setting.
 pub fn given_flags<const N: usize>(flags: [(&str, &Option<String>); N]) -> Vec<Given> {
     let given = |(flag, word): (&str, &Option<String>)| {
         Some(Given {

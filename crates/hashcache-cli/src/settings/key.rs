@@ -1,11 +1,11 @@
-//! The row of a setting: everything that any part of the program knows about it.
+//! The row of a setting, with all facts about it that any part of the program needs.
 //!
 //! The rows are in `keys`, a file for each section. The TOML reader, the flags, the environment
-//! variables, `config example`, `config show`, the manual page and the reference page are all made
-//! of them, so none can know a key that another one does not.
+//! variables, `config example`, `config show`, the manual page and the reference page are all
+//! generated from the rows, so all of them know the same keys.
 //!
-//! Invariant: the text of a default is read by the reader of its own row, so a default can be
-//! anything that an operator could write, and nothing else.
+//! Invariant: the reader of a row also reads the text of its default, so a default is always a
+//! value that an operator could write.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -14,16 +14,16 @@ use super::environment::variable_of;
 use super::values::Values;
 use crate::fault::{Fault, Faults};
 
-/// A value as a source gave it, before its key parses it.
+/// A value as a source gave it, before the key parses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// One word or number.
+    /// A single word or number.
     One(String),
     /// A list.
     Many(Vec<String>),
 }
 
-/// A value as it is shown: what TOML and JSON have in common.
+/// A value in output, with the types that TOML and JSON have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// Not set, and the key has no word for that.
@@ -32,19 +32,19 @@ pub enum Shown {
     Text(String),
     /// A count.
     Number(u64),
-    /// Yes or no.
+    /// A truth value.
     Truth(bool),
     /// A list of words.
     List(Vec<String>),
 }
 
 impl Shown {
-    /// The value as TOML writes it; `None` where there is none.
+    /// Converts the value to TOML; `None` if there is no value.
     pub fn toml(&self) -> Option<toml::Value> {
         Some(match self {
             Self::Nothing => return None,
             Self::Text(text) => toml::Value::String(text.clone()),
-            // TOML's integers end at 2^63; no count of ours is larger.
+            // TOML integers are below 2^63; no count of ours is larger.
             Self::Number(number) => {
                 toml::Value::Integer(i64::try_from(*number).unwrap_or(i64::MAX))
             }
@@ -56,7 +56,7 @@ impl Shown {
     }
 }
 
-/// As a person reads it: lists with commas.
+/// Formats the value for people: lists with commas.
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -101,7 +101,7 @@ pub enum Accepts {
     Truth,
 }
 
-/// How a key parses text into the values.
+/// Parser of a key: it stores the value in `Values`.
 #[derive(Clone, Copy)]
 pub enum Form {
     /// Parser of a single value.
@@ -110,7 +110,7 @@ pub enum Form {
     Many(fn(&mut Values, &[String]) -> Result<(), Faults>),
 }
 
-/// The default of a key as documents show it.
+/// The default of a key in documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultValue {
     /// The value that `Values::defaults` sets.
@@ -130,22 +130,22 @@ pub enum DefaultValue {
 enum Flag {
     /// No flag.
     None,
-    /// Named like the key, with dashes.
+    /// A flag with the name of the key, with dashes.
     Same,
-    /// This name: a flag cannot contain the dot of the key.
+    /// A flag with this name: a flag cannot contain the dot of the key.
     Named(&'static str),
     /// Only the opposite of the key is a flag.
     Opposite,
 }
 
-/// The opposite of a key that is true by default; it is a key and a variable too, as every flag is.
+/// The opposite of a key that is true by default. Like every flag, it is also a key and a variable.
 #[derive(Clone, Copy, Debug)]
 pub struct Opposite {
     pub name: &'static str,
     pub about: &'static str,
 }
 
-/// When a changed value applies.
+/// The time at which a changed value applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applies {
     /// At a reload.
@@ -157,9 +157,9 @@ pub enum Applies {
 /// The row of a key.
 #[derive(Clone, Copy)]
 pub struct Key {
-    /// Name in a file, with its table.
+    /// Name in a file, with the table.
     pub name: &'static str,
-    /// Description of the value, or of an element of a list.
+    /// Description of the value, or of an element if the value is a list.
     pub kind: Kind,
     /// Parses text into `Values`.
     pub form: Form,
@@ -169,23 +169,23 @@ pub struct Key {
     pub about: &'static str,
     /// Further sentences for the manual and the reference; may be empty.
     pub details: &'static str,
-    /// The default as documents show it.
+    /// The default in documents.
     pub default: DefaultValue,
-    /// The page of `docs/operate` about its subject.
+    /// The page in `docs/operate` that describes the setting.
     pub page: Option<&'static str>,
-    /// When a changed value applies.
+    /// The time at which a changed value applies.
     pub applies: Applies,
-    /// Its opposite, if it has one.
+    /// The opposite key, if there is any.
     pub opposite: Option<Opposite>,
     /// The default as an operator writes it; `None`: the default of the field's type.
     default_text: Option<&'static str>,
     flag: Flag,
-    /// Whether the flag of a list takes several values, with commas between them.
+    /// True if the flag of a list takes several values, separated by commas.
     pub has_commas: bool,
 }
 
 impl Key {
-    /// A key without a flag, with the default of its field's type.
+    /// A key without a flag, with the default of the field's type.
     pub const fn new(
         name: &'static str,
         kind: Kind,
@@ -222,7 +222,7 @@ impl Key {
         self
     }
 
-    /// Takes commas in the flag as parts of the value: the names of files and URLs may have them.
+    /// Treats commas in the flag as parts of the value: file names and URLs may contain commas.
     pub const fn without_commas(mut self) -> Self {
         self.has_commas = false;
         self
@@ -255,7 +255,7 @@ impl Key {
         self
     }
 
-    /// One-line description without a full stop; also the help of the flag.
+    /// Sets the one-line description without a full stop; it is also the help of the flag.
     pub const fn about(mut self, line: &'static str) -> Self {
         self.about = line;
         self
@@ -267,13 +267,13 @@ impl Key {
         self
     }
 
-    /// The page of `docs/operate` about its subject.
+    /// Sets the page in `docs/operate` that describes the setting.
     pub const fn page(mut self, file: &'static str) -> Self {
         self.page = Some(file);
         self
     }
 
-    /// The name of its flag, without dashes in front.
+    /// The name of the flag, without dashes in front.
     pub fn flag_name(&self) -> Option<String> {
         match self.flag {
             Flag::None => None,
@@ -283,27 +283,27 @@ impl Key {
         }
     }
 
-    /// Whether its flag means the opposite.
+    /// True if the flag means the opposite of the key.
     pub fn is_flag_opposite(&self) -> bool {
         self.flag == Flag::Opposite
     }
 
-    /// Its environment variable.
+    /// The environment variable of the key.
     pub fn variable(&self) -> String {
         variable_of(self.name)
     }
 
-    /// The table that it is in, empty for none, and its name there.
+    /// The table of the key, empty if it has no table, and the name in that table.
     pub fn table_and_name(&self) -> (&'static str, &'static str) {
         self.name.split_once('.').unwrap_or(("", self.name))
     }
 
-    /// Whether it takes a list.
+    /// True if the key takes a list.
     pub fn is_list(&self) -> bool {
         matches!(self.form, Form::Many(_))
     }
 
-    /// A text without quotes, as a variable has it, as a value of this key: commas separate the
+    /// Converts text without quotes, as in a variable, to a value of this key: commas separate the
     /// values of a list.
     pub fn written(&self, text: &str) -> Written {
         match self.form {
@@ -316,10 +316,10 @@ impl Key {
         }
     }
 
-    /// Reads `written`, which was given by the name `spelling`, into `values`.
+    /// Parses `written` into `values`; `spelling` is the name under which it was given.
     ///
     /// # Errors
-    /// Every element of a list that is wrong.
+    /// Every wrong element of a list.
     pub fn read(
         &self,
         values: &mut Values,
@@ -336,7 +336,7 @@ impl Key {
         }
     }
 
-    /// Sets its default in `values`.
+    /// Sets the default in `values`.
     pub fn set_default(&self, values: &mut Values) {
         if let Some(text) = self.default_text {
             self.read(values, &self.written(text), self.name)
@@ -344,7 +344,7 @@ impl Key {
         }
     }
 
-    /// The default as it is shown, or in words; `None` if it has no value by default.
+    /// The default as text or in words; `None` if the key has no value by default.
     pub fn default_words(&self) -> Option<String> {
         match self.default {
             DefaultValue::Words { words, .. } => Some(words.to_owned()),
@@ -353,7 +353,7 @@ impl Key {
         }
     }
 
-    /// Its default, or else an example, in TOML.
+    /// The default, or an example if there is no fixed default, in TOML.
     pub fn sample(&self) -> String {
         match self.default {
             DefaultValue::Words { example, .. } | DefaultValue::Unset { example } => {
@@ -367,12 +367,12 @@ impl Key {
     }
 
     fn default_shown(&self) -> Shown {
-        // Each flag shows its default, in each command, at each start.
+        // Computed once: each flag shows its default, in each command, at each start.
         static DEFAULTS: LazyLock<Values> = LazyLock::new(|| Values::defaults(1, None));
         (self.show)(&DEFAULTS)
     }
 
-    /// The help of its flag, with the default.
+    /// The help of the flag, with the default.
     pub fn help(&self) -> String {
         match self.default_words() {
             // A flag that is not given means `false`.
@@ -383,7 +383,7 @@ impl Key {
         }
     }
 
-    /// `about` and `details` as one paragraph.
+    /// Joins `about` and `details` in a single paragraph.
     pub fn sentences(&self) -> String {
         match self.details {
             "" => format!("{}.", self.about),
@@ -398,10 +398,10 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Keys that are listed under one heading.
+/// Keys under a common heading.
 #[derive(Debug)]
 pub struct Section {
     pub heading: &'static str,
-    /// The keys, everyday ones first.
+    /// The keys, the most common first.
     pub keys: &'static [Key],
 }

@@ -1,6 +1,6 @@
 //! Limits: `[[limit]]` tables of a configuration file.
 //!
-//! Called by `file` for each table. A fault names the field and says what to write instead.
+//! Called by `file` for each table. A fault names the field, with a hint for the correct value.
 
 use hashcache_proxy::{LimitPer, LimitSettings, Quota, QuotaEnd, QuotaPeriod, Rate};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use super::words::one_of;
 use crate::fault::{Fault, Faults};
 use crate::units::parse_size;
 
-/// One `[[limit]]` as written.
+/// A `[[limit]]` table as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitTable {
@@ -40,7 +40,7 @@ impl ArrayTable for LimitTable {
 }
 
 impl LimitTable {
-    /// The limit, or every fault of its fields.
+    /// Returns the limit, or every fault in the fields.
     pub fn settings(self) -> Result<LimitSettings, Faults> {
         let mut faults = Vec::new();
         if !is_name(&self.name) {
@@ -138,12 +138,12 @@ fn positive_size(field: &str, word: &str) -> Result<u64, Fault> {
     }
 }
 
-/// Bytes per second.
+/// Parses a rate in bytes per second.
 fn rate(field: &str, word: &str) -> Result<u64, Fault> {
     at_least(RATE_MIN, positive_size(field, word)?, (field, word))
 }
 
-/// The bytes. Fewer than `least` are most likely a number whose unit was forgotten.
+/// Returns `bytes`, or a fault if they are fewer than `least`: most likely the unit was forgotten.
 fn at_least(least: u64, bytes: u64, (field, word): (&str, &str)) -> Result<u64, Fault> {
     if bytes >= least {
         return Ok(bytes);
@@ -152,12 +152,12 @@ fn at_least(least: u64, bytes: u64, (field, word): (&str, &str)) -> Result<u64, 
     Err(fault.hint("write the number with its unit: \"500KiB\", \"2MiB\", \"1GiB\""))
 }
 
-/// Slower than any line that a page comes through.
+/// Least rate: slower than any line over which a page can be loaded.
 const RATE_MIN: u64 = 1 << 10;
-/// Less than a page.
+/// Least quota: less than a page.
 const QUOTA_MIN: u64 = 64 << 10;
 
-/// The value; a fault goes to `faults`.
+/// Returns the value; a fault is added to `faults`.
 fn kept<T>(read: Result<T, Fault>, faults: &mut Vec<Fault>) -> Option<T> {
     read.map_err(|fault| faults.push(fault)).ok()
 }

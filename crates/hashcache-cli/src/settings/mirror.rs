@@ -1,7 +1,7 @@
 //! Mirrors as text: `KIND[:NAME]=URL [FILES…]`, or a `[[mirror]]` table of a file.
 //!
-//! Called by `keys` and `file`. A table is turned into the text form, so that only one parser
-//! exists.
+//! Called by `keys` and `file`. A table is converted to the text form, so that there is only one
+//! parser.
 
 use hashcache_http::{Target, TargetError};
 use hashcache_proxy::{Mirror, MirrorError, MirrorKind};
@@ -52,7 +52,7 @@ fn mirror_fault(error: MirrorError) -> Fault {
     }
 }
 
-/// The text that [`read_mirror`] parses as this mirror.
+/// Formats a mirror as text that [`read_mirror`] parses.
 pub fn show_mirror(mirror: &Mirror) -> String {
     let (kind, name) = (mirror.kind(), mirror.name());
     let mut word = if name == kind.as_str() {
@@ -66,7 +66,7 @@ pub fn show_mirror(mirror: &Mirror) -> String {
     word
 }
 
-/// One `[[mirror]]` as written.
+/// A `[[mirror]]` table as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorTable {

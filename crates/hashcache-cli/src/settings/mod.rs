@@ -1,10 +1,10 @@
 //! Settings from four sources: flags, environment variables, the configuration file and defaults.
 //!
 //! Called by `proxy` and `config`. Every source becomes a list of [`Given`]. These lists are
-//! applied to the defaults in one fixed order; the order within a source does not matter. All
-//! faults of all sources are collected before the first is reported.
+//! applied to the defaults in a fixed order; the order within a source does not matter. All faults
+//! from all sources are collected before the first is reported.
 //!
-//! Invariant: an [`Effective`] is consistent and knows the source of each of its values.
+//! Invariant: an [`Effective`] is consistent and knows the source of each value.
 
 mod access;
 mod environment;
@@ -55,19 +55,19 @@ use crate::units::show_size;
 pub struct Effective {
     /// The settings.
     pub values: Values,
-    /// The configuration file that was read, if one was.
+    /// The configuration file, if a file was read.
     pub file: Option<PathBuf>,
-    /// The arrays of tables of the file and its networks, as they were written.
+    /// The arrays of tables and the networks in the file, as they were written.
     pub tables: Vec<(&'static str, toml::Value)>,
-    /// The networks of the file by name.
+    /// The networks in the file, by name.
     pub networks: BTreeMap<String, Vec<Prefix>>,
-    /// The source of each value that is not the default, by the name of its key.
+    /// The source of each value that is not the default, by key name.
     sources: BTreeMap<&'static str, Source>,
 }
 
 impl Effective {
-    /// Every key with its value as shown and its source; the keys of tables come last, as TOML
-    /// needs it.
+    /// Every key with the value as shown and the source; the keys of tables are last, because TOML
+    /// requires this order.
     pub fn shown(&self) -> impl Iterator<Item = (&'static Key, Shown, &Source)> {
         let is_top = |key: &&Key| key.table_and_name().0.is_empty();
         let tables = keys().filter(move |key| !is_top(key));
@@ -75,7 +75,8 @@ impl Effective {
         all.map(|key| (key, (key.show)(&self.values), self.source(key.name)))
     }
 
-    /// A file that keeps state for the next start: beside the cache, where we may write.
+    /// A file that keeps state for the next start. It is beside the cache, where the proxy may
+    /// write.
     pub fn state_file(&self, ending: &str) -> Option<PathBuf> {
         let cache = self.values.engine.cache.first()?;
         let file = cache.with_extension(ending);
@@ -91,8 +92,9 @@ impl Effective {
     }
 }
 
-/// Settings from `flags`, the variables of `environment` and a file: `named`, else the one that a
-/// variable names, else the first that exists in the usual places, else none.
+/// Loads settings from `flags`, the variables in `environment` and a file. The file is `named`,
+/// otherwise the file that a variable names, otherwise the first existing default file; it may be
+/// missing.
 pub fn load(
     named: Option<&Path>,
     flags: Vec<Given>,
@@ -118,8 +120,8 @@ fn read_file(
         match fs::read_to_string(&path) {
             Ok(text) => return Ok((Some(path), text)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // A file that is there but cannot be read must not be passed over in silence: the
-            // operator who wrote it believes that it holds.
+            // A file that exists but cannot be read must not be skipped silently: the operator
+            // wrote it and assumes that it is in effect.
             Err(error) => return Err(unreadable(&path, error)),
         }
     }
@@ -220,7 +222,7 @@ fn assemble(
         Ok(sites) => effective.values.reloadable.sites = sites,
         Err(error) => faults.push(site_fault(&error)),
     }
-    // Contradictions between values that are themselves wrong would only confuse the operator.
+    // Contradictions between values that are wrong themselves would only confuse the operator.
     if faults.is_empty() {
         faults = contradictions(&effective);
     }
@@ -231,7 +233,7 @@ fn assemble(
     }
 }
 
-/// The operator's freshness rules, followed by those that ship unless they are turned off.
+/// The operator's freshness rules, followed by the shipped rules unless they are turned off.
 fn rules(own: &[RuleSpec], default_rules: bool) -> Result<Rules, Fault> {
     let rules = if default_rules {
         Rules::before_shipped(own)
@@ -241,7 +243,7 @@ fn rules(own: &[RuleSpec], default_rules: bool) -> Result<Rules, Fault> {
     rules.map_err(|error| Fault::new(error.to_string()))
 }
 
-/// A contradiction between sites, with what to do about it.
+/// A contradiction between sites, with a hint.
 fn site_fault(error: &SiteError) -> Fault {
     let fault = Fault::new(error.to_string()).at("site");
     match error {
@@ -251,7 +253,7 @@ fn site_fault(error: &SiteError) -> Fault {
     }
 }
 
-/// Keys that one source gives under two spellings: the result would depend on their order.
+/// Keys that a source gives under two spellings: the result would depend on their order.
 fn said_twice(layer: &[Given]) -> Vec<Fault> {
     let mut faults = vec![];
     for (at, given) in layer.iter().enumerate() {
@@ -266,7 +268,7 @@ fn said_twice(layer: &[Given]) -> Vec<Fault> {
     faults
 }
 
-/// Contradictions between the settings of certificates and the protocols of listeners.
+/// Contradictions between the settings for certificates and the protocols of listeners.
 fn protocol_contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];
@@ -305,8 +307,8 @@ fn protocol_contradictions(effective: &Effective) -> Vec<Fault> {
     faults
 }
 
-/// Contradictions between the settings of links. That `link_listen` serves nobody is none: the
-/// reload that removes the last child must not be refused (see `start_problems`).
+/// Contradictions between the settings for links. A `link_listen` that serves nobody is not an
+/// error here: the reload that removes the last child must not be refused (see `start_problems`).
 fn link_contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];
@@ -328,7 +330,7 @@ fn link_contradictions(effective: &Effective) -> Vec<Fault> {
     faults
 }
 
-/// Contradictions between the settings of interception.
+/// Contradictions between the settings for interception.
 fn intercept_contradictions(effective: &Effective) -> Vec<Fault> {
     let values = &effective.values;
     let mut faults = vec![];

@@ -1,10 +1,10 @@
-//! Peers and routes as text: `--parent URL`, `[[peer]]` and `[[route]]` tables, and the proxies of
+//! Peers and routes as text: `--parent URL`, `[[peer]]` and `[[route]]` tables, and the proxies in
 //! the environment.
 //!
 //! Called by `keys`, `file` and `mod`.
 //!
-//! Invariant: a password stands in a file of its own or in the environment, never in a flag or in
-//! the configuration, which others may read.
+//! Invariant: a password is in a separate file or in the environment, never in a flag or in the
+//! configuration, which others may read.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,12 +24,12 @@ use super::keys::types::pin;
 use super::words::one_of;
 use crate::fault::{Fault, Faults};
 
-/// A parent as a flag or the key `parent` gives it.
+/// A parent in a flag or in the key `parent`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parent {
     /// The proxy at this URL.
     Url(Origin),
-    /// The proxies that the environment of the process names.
+    /// The proxies in the environment of the process.
     Environment,
 }
 
@@ -75,12 +75,12 @@ const KINDS: [(&str, PeerKind); 3] = [
 ];
 const HTTPS: [(&str, PeerHttps); 2] = [("tunnel", PeerHttps::Tunnel), ("fetch", PeerHttps::Fetch)];
 
-/// Most members: each request hashes its URL once for each of them.
+/// Most members: for each request, the URL is hashed once for each member.
 const MEMBERS_MAX: usize = 64;
 /// Largest weight of a peer.
 const WEIGHT_MAX: u32 = 1_000;
 
-/// A parent that a URL alone describes; it is called by its authority.
+/// A parent that is described only by a URL; its name is the authority of the URL.
 fn parent_at(url: Origin) -> PeerSettings {
     PeerSettings {
         name: url.authority.to_string(),
@@ -97,7 +97,7 @@ fn parent_at(url: Origin) -> PeerSettings {
     }
 }
 
-/// One `[[peer]]` as written.
+/// A `[[peer]]` table as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerTable {
@@ -136,7 +136,7 @@ impl ArrayTable for PeerTable {
 }
 
 impl PeerTable {
-    /// The settings of the peer.
+    /// Returns the settings of the peer.
     pub fn settings(&self) -> Result<PeerSettings, Fault> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
         if self.name.is_empty() || !self.name.chars().all(is_name) {
@@ -207,7 +207,7 @@ impl PeerTable {
     }
 }
 
-/// What is wrong with a peer that has a pin.
+/// The fault of a peer that has a pin, if any.
 fn link_fault(peer: &PeerSettings) -> Option<Fault> {
     peer.pin?;
     let name = &peer.name;
@@ -285,7 +285,7 @@ fn word<T: Copy + Default>(words: &[(&str, T)], word: Option<&str>) -> Result<T,
     word.map_or(Ok(T::default()), |word| one_of(words, word))
 }
 
-/// One word or a list of words.
+/// A single word or a list of words.
 #[derive(Debug, Default, Deserialize)]
 #[serde(untagged)]
 enum Words {
@@ -305,7 +305,7 @@ impl Words {
     }
 }
 
-/// One `[[route]]` as written.
+/// A `[[route]]` table as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteTable {
@@ -333,7 +333,7 @@ impl ArrayTable for RouteTable {
 }
 
 impl RouteTable {
-    /// The settings of the route; what it does not say is taken from the keys later.
+    /// Returns the settings of the route; missing settings are taken from the keys later.
     pub fn settings(&self) -> Result<WrittenRoute, Faults> {
         let mut faults = Vec::new();
         let mut hosts = Vec::new();
@@ -391,7 +391,7 @@ pub struct WrittenRoute {
 }
 
 impl WrittenRoute {
-    /// The route, with the keys where it does not say otherwise. A route with an empty list of
+    /// Returns the route, with missing settings taken from the keys. A route with an empty list of
     /// peers means direct connections.
     fn with_keys(&self, direct: Direct, choice: PeerChoice) -> RouteSettings {
         let usual = match &self.settings.peers {
@@ -413,7 +413,7 @@ const SCHEMES: [(&str, Scheme); 4] = [
     ("gopher", Scheme::Gopher),
 ];
 
-/// A host name, `*.` with a domain, an address or a network.
+/// Parses a host name, `*.` with a domain, an address or a network.
 fn route_host(word: &str) -> Result<RouteHost, Fault> {
     if let Ok(network) = word.parse() {
         return Ok(RouteHost::Network(network));
@@ -427,13 +427,13 @@ fn route_host(word: &str) -> Result<RouteHost, Fault> {
 /// All peers and routes of a configuration, from its four sources.
 #[derive(Clone, Debug, Default)]
 pub struct PeersAndRoutes {
-    /// All peers: parents by URL, those of the environment, those of tables.
+    /// All peers: parents by URL, proxies from the environment, `[[peer]]` tables.
     pub peers: Vec<PeerSettings>,
-    /// All routes; the last one matches everything.
+    /// All routes; the last route matches everything.
     pub routes: Vec<RouteSettings>,
 }
 
-/// What the keys and tables of a configuration say about peers and routes.
+/// The settings for peers and routes in the keys and tables of a configuration.
 #[derive(Clone, Debug)]
 pub struct Said<'a> {
     /// The key `parent`.
@@ -461,7 +461,7 @@ pub struct Said<'a> {
 }
 
 impl Said<'_> {
-    /// Puts them together.
+    /// Combines the settings into a list of peers and a list of routes.
     pub fn together(&self, environment: &Environment) -> Result<PeersAndRoutes, Faults> {
         let mut faults = Vec::new();
         let mut all = PeersAndRoutes::default();
@@ -488,7 +488,8 @@ impl Said<'_> {
         }
         for (at, peer) in all.peers.iter().enumerate() {
             if all.peers[..at].iter().any(|it| it.name == peer.name) {
-                // Two in the file were found there; this one is from a flag or the environment.
+                // Two peers in the file were found there; this peer is from a flag or the
+                // environment.
                 let fault = Fault::new(format!("two peers are called `{}`", peer.name));
                 faults.push(fault.at("parent"));
             }
@@ -529,7 +530,7 @@ impl Said<'_> {
         }
     }
 
-    /// Gives the one parent of the key `parent` its pin.
+    /// Sets the pin of the only parent in the key `parent`.
     fn pin_the_parent(&self, peers: &mut [PeerSettings]) -> Option<Fault> {
         let pin = self.pin?;
         let [Parent::Url(_)] = self.parents else {
@@ -542,7 +543,7 @@ impl Said<'_> {
         link_fault(parent).map(|fault| fault.at("parent_pin"))
     }
 
-    /// What is wrong with the list of members.
+    /// The faults in the list of members.
     fn member_faults(&self, all: &PeersAndRoutes) -> Vec<Fault> {
         let is_member = |peer: &&PeerSettings| peer.kind == PeerKind::Member;
         let members: Vec<_> = all.peers.iter().filter(is_member).collect();
@@ -572,7 +573,7 @@ impl Said<'_> {
         faults
     }
 
-    /// What is wrong with the settings for ICP.
+    /// The fault in the settings for ICP, if any.
     fn icp_fault(&self, peers: &[PeerSettings]) -> Option<Fault> {
         let asked = peers.iter().find(|peer| peer.icp.is_some())?;
         if self.in_front_of_a_site {
@@ -594,7 +595,7 @@ impl Said<'_> {
         None
     }
 
-    /// What is wrong with the settings for summaries.
+    /// The fault in the settings for summaries, if any.
     fn summary_faults(&self, peers: &[PeerSettings]) -> Option<Fault> {
         let mut peers = peers.iter();
         let peer = peers.find(|peer| peer.summary != PeerSummary::None)?;
@@ -616,7 +617,7 @@ impl Said<'_> {
         None
     }
 
-    /// What is wrong with the settings for HTCP.
+    /// The fault in the settings for HTCP, if any.
     fn htcp_fault(&self, peers: &[PeerSettings]) -> Option<Fault> {
         let asked = peers.iter().find(|peer| peer.htcp.is_some())?;
         if self.in_front_of_a_site {
@@ -679,7 +680,7 @@ impl Said<'_> {
             found.routes.push(nowhere(direct));
         }
         for (scheme, proxy) in [(Scheme::Http, http), (Scheme::Https, https)] {
-            // Without a variable the other peers are used, if there are any, else none.
+            // Without a variable the other peers are used, if there are any, otherwise no peer.
             let others = self.peers.iter().map(|peer| peer.name.clone());
             let mut peers: Vec<String> = others.collect();
             if let Some((name, value)) = proxy {
@@ -711,7 +712,7 @@ impl Said<'_> {
     }
 }
 
-/// Where ICP or HTCP is spoken: an address with a port, a port alone, or `none`.
+/// Parses an address for ICP or HTCP: an address with a port, only a port, or `none`.
 pub fn read_udp(word: &str) -> Result<Option<SocketAddr>, Fault> {
     if word == "none" {
         return Ok(None);
@@ -729,7 +730,7 @@ pub fn read_udp(word: &str) -> Result<Option<SocketAddr>, Fault> {
     }
 }
 
-/// A percentage from 0.1 to 10 with at most one decimal, as thousandths.
+/// Parses a percentage from 0.1 to 10 with at most one decimal, as thousandths.
 pub fn read_threshold(word: &str) -> Result<u16, Fault> {
     let number = word.strip_suffix('%').unwrap_or(word).trim_end();
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
@@ -745,7 +746,7 @@ pub fn read_threshold(word: &str) -> Result<u16, Fault> {
         })
 }
 
-/// The same as text.
+/// Formats a number of thousandths as a percentage for [`read_threshold`].
 pub fn threshold_text(permille: u16) -> String {
     match permille % 10 {
         0 => format!("{}%", permille / 10),
@@ -759,13 +760,13 @@ fn not_proxied(word: &str) -> Vec<RouteHost> {
     if let Ok(network) = word.parse() {
         return vec![RouteHost::Network(network)];
     }
-    // Words that are no hosts do no harm in other programs either.
+    // Words that are not hosts do no harm in other programs either.
     let patterns = [word.to_owned(), format!("*.{word}")];
     let parsed = patterns.iter().filter_map(|pattern| pattern.parse().ok());
     parsed.map(RouteHost::Name).collect()
 }
 
-/// The peer that a variable names, as `[scheme://][user:password@]host[:port]`.
+/// The peer in a variable, as `[scheme://][user:password@]host[:port]`.
 fn variable_peer(name: &str, value: &str) -> Result<PeerSettings, Fault> {
     let wrong = |why: &str| Fault::new(format!("the variable {name} is no URL of a proxy: {why}"));
     let (scheme, rest) = value.split_once("://").unwrap_or(("http", value));

@@ -1,7 +1,7 @@
 //! Sites: `[[site]]` tables of a configuration file.
 //!
-//! Called by `file` for each table. A fault names the field that is wrong and says what to write
-//! instead. Whether sites contradict each other is checked when all of them are known.
+//! Called by `file` for each table. A fault names the wrong field, with a hint for the correct
+//! value. Contradictions between sites are found when all sites are known.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ use super::words::one_of;
 use crate::fault::{Fault, Faults};
 use crate::units::parse_time;
 
-/// One `[[site]]` as written.
+/// A `[[site]]` table as written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SiteTable {
@@ -123,7 +123,7 @@ impl ArrayTable for SiteTable {
 }
 
 impl SiteTable {
-    /// The site, or the first fault in the table.
+    /// Returns the site, or the first fault in the table.
     pub fn site(self) -> Result<Site, Fault> {
         let hosts = self.hosts.iter().map(|host| read_host(host));
         let hosts: Vec<Host> = hosts.collect::<Result<_, _>>()?;
@@ -246,7 +246,7 @@ impl HealthTable {
 }
 
 impl HeadersTable {
-    /// Removals first, so that a field can be removed and then set.
+    /// Removals are first, so that a field can be removed and then set.
     fn rules(&self, message: Message) -> Result<HeaderRules, Fault> {
         let mut rules = HeaderRules::default();
         let wrong = |error: hashcache_proxy::HeaderRuleError| Fault::new(error.to_string());
@@ -292,7 +292,7 @@ fn network(text: &str) -> Result<Prefix, Fault> {
     })
 }
 
-/// A field that is dropped unless it is named here.
+/// Parses the name of a field that is dropped unless it is listed in `pass_fields`.
 fn passed_field(name: &str) -> Result<HeaderName, Fault> {
     let fault = |text: String| Fault::new(text).at("pass_fields");
     let parsed: HeaderName = name
@@ -309,7 +309,8 @@ fn passed_field(name: &str) -> Result<HeaderName, Fault> {
     }
 }
 
-/// Fields that the proxy writes itself, and `Proxy`, which programs take for a setting of theirs.
+/// Fields that the proxy writes itself, and `Proxy`, which programs may read as a setting of their
+/// own.
 const REWRITTEN: [&str; 5] = [
     "forwarded",
     "proxy",
@@ -328,7 +329,7 @@ fn seconds(name: &str, text: Option<&str>) -> Result<Seconds, Fault> {
     }
 }
 
-/// The error page. It is sent from memory, so it has a limit.
+/// Reads the error page. It is sent from memory, so it has a limit.
 fn read_page(path: &Path) -> Result<Vec<u8>, Fault> {
     let unreadable = |error: std::io::Error| {
         let fault = Fault::new(format!("cannot read {}: {error}", path.display()));

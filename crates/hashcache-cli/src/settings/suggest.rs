@@ -1,6 +1,6 @@
-//! "Did you mean …": the known name that is nearest to an unknown one.
+//! "Did you mean …": the known name that is nearest to an unknown name.
 
-/// Names that other caches use for settings that have another name here.
+/// Setting names in other caches, with our name for each.
 const FOREIGN: [(&str, &str); 9] = [
     ("http_port", "listen"),
     ("port", "listen"),
@@ -13,10 +13,10 @@ const FOREIGN: [(&str, &str); 9] = [
     ("rules", "rule"),
 ];
 
-/// The name in `known` that `unknown` most likely stands for, if one is similar enough.
+/// Returns the name in `known` that `unknown` most likely stands for, if any is similar enough.
 ///
-/// A key named without its table (`head_time` for `limits.head_time`) has distance 0. Otherwise one
-/// wrong letter in three is accepted: a wrong suggestion is worse than none.
+/// A key without its table (`head_time` for `limits.head_time`) has distance 0. Otherwise one wrong
+/// letter in three is accepted: a wrong suggestion is worse than none.
 pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let unknown = unknown.to_lowercase().replace('-', "_");
     let own = FOREIGN

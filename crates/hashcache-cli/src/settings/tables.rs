@@ -1,7 +1,7 @@
 //! Arrays of tables in the configuration file: purpose, fields and an example of each.
 //!
-//! Their readers are in modules of their own; the sample configuration, the manual page and the
-//! reference page are made of this table.
+//! Other modules read the tables; the sample configuration, the manual page and the reference page
+//! are generated from this list.
 
 /// An array of tables: `[[name]]`.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub struct Table {
     pub fields: &'static [(&'static str, &'static str)],
     /// Tables in TOML that have every field. Other parts of the file may be there for the reader.
     pub example: &'static str,
-    /// The page of `docs/operate` about its subject.
+    /// The page in `docs/operate` that describes the array.
     pub page: &'static str,
 }
 

@@ -1,7 +1,7 @@
-//! The settings themselves, typed, before the proxy and the engine take their shares.
+//! The typed settings, before the proxy and the engine take their parts.
 //!
-//! The rows of `keys` parse each value into a `Values` and show it; `Values::for_proxy` makes the
-//! proxy's settings of it.
+//! The rows of `keys` parse each value into a `Values` and show it; `Values::for_proxy` converts it
+//! to the proxy's settings.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ use hashcache_proxy::{
 use super::keys::keys;
 use super::peers::{Parent, PeersAndRoutes};
 
-/// An object may take at most this part of a cache file, unless `max_object_size` is set.
+/// Without `max_object_size`, an object may take at most a cache file's size divided by this
+/// number.
 const OBJECTS_PER_CACHE: u64 = 4;
 
-/// Everything that can be set. `Values::default()` has the defaults of the types only; see
-/// [`Values::defaults`].
+/// All settings. `Values::default()` has only the defaults of the types; see [`Values::defaults`].
 #[derive(Clone, Debug, Default)]
 pub struct Values {
     /// Settings of the engine, which apply at the next start.
@@ -41,25 +41,25 @@ pub struct Values {
     pub accelerate_host: Vec<Host>,
     /// Largest object to store, bytes; `None` means a share of `cache_size`.
     pub max_object_size: Option<u64>,
-    /// Parents that a URL describes, or the environment.
+    /// Parents by URL, or from the environment.
     pub parent: Vec<Parent>,
-    /// The pin of the one parent that a URL describes, if it is used by a link.
+    /// The pin of the only parent by URL, if a link is used to reach it.
     pub parent_pin: Option<Pin>,
-    /// The directory of this box's key for links unless another one is set.
+    /// Default directory for this box's key for links.
     pub link_dir_default: Option<PathBuf>,
-    /// Whether resources are fetched from their origins directly, where no route says otherwise.
+    /// Default for routes: the use of direct connections to origins.
     pub direct: Direct,
-    /// Which peer is asked first, where no route says otherwise.
+    /// Default for routes: the rule that chooses the first peer.
     pub peer_choice: PeerChoice,
-    /// All peers and routes; made of the other settings and of the tables of the file.
+    /// All peers and routes; built from the other settings and the tables in the file.
     pub peers: PeersAndRoutes,
     /// Directory of the certificate authority for interception.
     pub intercept_ca: Option<PathBuf>,
     /// Hosts for which TLS is intercepted.
     pub intercept: HostOptions,
-    /// A person to ask, for pages that refuse.
+    /// A contact person, named on pages that refuse a request.
     pub contact: Option<String>,
-    /// Whether the freshness rules that ship with the program are applied.
+    /// True if the freshness rules that ship with the program are applied.
     pub default_rules: bool,
     /// See `keys::trial`.
     #[cfg(test)]
@@ -80,21 +80,21 @@ pub struct Engine {
     /// Share of the entries that memory holds, in 1/100, for policies that hold only a part;
     /// `None`: the policy's default.
     pub held_share: Option<u8>,
-    /// Rows of the index in which a name can be.
+    /// Number of index rows in which a name can be.
     pub rows: Rows,
-    /// Whether the objects of a page group are written and read together.
+    /// True if the objects of a page group are written and read together.
     pub grouped: bool,
-    /// What defines a page group: a page of one client, or an origin.
+    /// The scope of a page group: a page of a client, or an origin.
     pub group_by: GroupBy,
-    /// What chooses the device of an object.
+    /// The rule that chooses the device of an object.
     pub placement: PlaceBy,
-    /// Whether objects in use are saved from the log's head before it overwrites them.
+    /// True if objects in use are saved from the log's head before it overwrites them.
     pub readmission: bool,
     /// The I/O backend for reads that must not block a thread of the proxy.
     pub io: Io,
     /// Mean size of an object, bytes: it sizes the index.
     pub object_size: u32,
-    /// Size of a slot of the policies that have a Disk Table, bytes.
+    /// Slot size for policies that have a Disk Table, bytes.
     pub block: u32,
 }
 
@@ -109,8 +109,8 @@ pub enum PlaceBy {
 }
 
 impl PlaceBy {
-    /// For the engine; `host_of` finds the host in a name. The store remembers the number: another
-    /// rule needs another one.
+    /// The placement for the engine; `host_of` finds the host in a name. The store remembers the
+    /// number, so another rule needs another number.
     pub fn rule(self, host_of: fn(&[u8]) -> &[u8]) -> Placement {
         match self {
             Self::Name => Placement::NAME,
@@ -137,17 +137,17 @@ impl Values {
             .unwrap_or(self.engine.cache_size / OBJECTS_PER_CACHE)
     }
 
-    /// Whether the policy stores everything in the log, which can group and readmit.
+    /// True if the policy stores everything in the log, which can group and readmit.
     pub fn has_log(&self) -> bool {
         matches!(self.engine.policy, PolicyKind::Log | PolicyKind::LogLru)
     }
 
-    /// Whether the proxy is a reverse proxy.
+    /// True if the proxy is a reverse proxy.
     pub fn is_reverse(&self) -> bool {
         self.accelerate.is_some() || !self.reloadable.sites.all().is_empty()
     }
 
-    /// What a reverse proxy stands in front of, for messages.
+    /// The origin or the sites behind a reverse proxy, for messages.
     pub fn front_of(&self) -> String {
         match (&self.accelerate, self.reloadable.sites.all()) {
             (Some(origin), _) => origin.to_string(),
@@ -156,7 +156,7 @@ impl Values {
         }
     }
 
-    /// The sites of the file, or the one of `accelerate`.
+    /// The sites in the file, or the site of `accelerate`.
     fn sites(&self) -> Sites {
         let Some(origin) = &self.accelerate else {
             return self.reloadable.sites.clone();
@@ -164,10 +164,10 @@ impl Values {
         let mut site = Site::at(origin.clone());
         site.hosts.clone_from(&self.accelerate_host);
         if site.hosts.is_empty() {
-            // Without names of the site the client's Host may be anything.
+            // Without names of the site, the client's Host may be anything.
             site.sent_host = SentHost::Origin;
         }
-        // Names that are given twice are one name.
+        // A name that is given twice counts once.
         site.hosts.sort_by_key(ToString::to_string);
         site.hosts.dedup();
         Sites::new(vec![site]).unwrap_or_default()
@@ -184,8 +184,7 @@ impl Values {
             .collect()
     }
 
-    /// The proxy's share of the settings, except for interception, which has to be read from files
-    /// first.
+    /// The proxy's settings, except for interception, which has to be read from files first.
     pub fn for_proxy(&self) -> Settings {
         let is_grouped = self.engine.grouped && self.has_log();
         let link_dir = self.reloadable.link_dir.clone();

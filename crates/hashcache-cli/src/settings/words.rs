@@ -1,9 +1,9 @@
-//! One of several words: how a choice is read.
+//! Parser for a choice between several words.
 
 use super::suggest;
 use crate::fault::Fault;
 
-/// The value that `word` stands for in `words`, or an error with the nearest word.
+/// The value of `word` in `words`, or an error with the nearest word.
 pub(super) fn one_of<T: Copy>(words: &[(&str, T)], word: &str) -> Result<T, Fault> {
     words
         .iter()

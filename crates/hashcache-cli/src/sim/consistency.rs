@@ -1,5 +1,5 @@
-//! `hashcache sim consistency`: how current what a hierarchy of caches serves is, and what that
-//! costs, by each scheme that keeps caches current.
+//! `hashcache sim consistency`: measures how current the responses of a cache hierarchy are, and
+//! the cost, for each scheme that keeps caches current.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -65,10 +65,10 @@ pub struct ConsistencyArgs {
     json: bool,
 }
 
-/// The medians of one scheme.
+/// The medians of a scheme.
 struct Row {
     scheme: Scheme,
-    /// Of its lifetime, if it has one.
+    /// Lifetime in days, if the scheme has any.
     days: Option<f64>,
     stale: f64,
     waits: f64,
@@ -77,7 +77,7 @@ struct Row {
     origin: f64,
 }
 
-/// Simulates and prints.
+/// Simulates and prints the result.
 pub fn run(args: &ConsistencyArgs) -> anyhow::Result<ExitCode> {
     args.check_copies()?;
     let mut lifetimes = args.lifetimes.clone();
@@ -113,7 +113,7 @@ pub fn run(args: &ConsistencyArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl ConsistencyArgs {
-    /// Each cache has room for a copy of each object.
+    /// Checks the number of copies: each cache has room for a copy of each object.
     fn check_copies(&self) -> Result<(), Fault> {
         let caches = self.settings(self.seed).caches();
         let copies = caches.saturating_mul(self.objects.into());
@@ -141,7 +141,7 @@ impl ConsistencyArgs {
     }
 }
 
-/// Makes a scheme of a lifetime.
+/// Makes a scheme from a lifetime.
 type WithLifetime = fn(Seconds) -> Scheme;
 
 fn schemes(lifetimes: &[f64]) -> Vec<(Scheme, Option<f64>)> {
@@ -164,11 +164,11 @@ fn schemes(lifetimes: &[f64]) -> Vec<(Scheme, Option<f64>)> {
     schemes
 }
 
-/// A lifetime of `--lifetimes`.
+/// Parses a lifetime from `--lifetimes`.
 fn days(text: &str) -> Result<f64, String> {
     let days: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
     if (0.0..=DAYS_MAX).contains(&days) {
-        // Not -0.
+        // Avoids -0.
         Ok(days.abs())
     } else {
         Err(format!("a lifetime must be 0 to {DAYS_MAX} days"))
@@ -180,7 +180,7 @@ fn seconds(days: f64) -> Seconds {
 }
 
 impl Row {
-    /// The medians of what was counted under scheme `index`.
+    /// The medians of the counts under scheme `index`.
     fn of(scheme: Scheme, days: Option<f64>, runs: &[Vec<Counts>], index: usize) -> Self {
         let of = |figure: fn(&Counts) -> u64| {
             let counts = runs.iter().map(|run| &run[index]);
@@ -211,7 +211,8 @@ impl Row {
     }
 }
 
-/// Where a scheme costs as many bytes as `invalidation`, in each run where it does.
+/// Finds the lifetime at which a scheme costs as many bytes as `invalidation`, in each run that has
+/// such a lifetime.
 fn crossings(
     with_lifetime: WithLifetime,
     schemes: &[(Scheme, Option<f64>)],
@@ -301,9 +302,9 @@ fn medians(found: &[Crossing]) -> Option<(f64, f64)> {
     of(|it| it.days).zip(of(|it| it.stale_share))
 }
 
-/// The whole days of the longest lifetime that the rules know ([`Seconds::MAX`], 2^31 seconds).
+/// The longest lifetime in the rules ([`Seconds::MAX`], 2^31 seconds), in whole days.
 const DAYS_MAX: f64 = 24_855.0;
-/// Copies of objects in all caches, for which there must be memory: about 3 GB.
+/// Most object copies in all caches, which must fit in memory: about 3 GB.
 const COPIES_MAX: u64 = 1 << 25;
-/// Schemes whose cost is compared with that of invalidation. The paper compares the first.
+/// Schemes for which the cost is compared with invalidation. The paper compares only the first.
 const CROSSINGS: [WithLifetime; 2] = [Scheme::Fixed, Scheme::Validated];

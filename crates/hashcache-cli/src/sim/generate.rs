@@ -59,7 +59,7 @@ pub fn run(args: &GenerateArgs) -> anyhow::Result<ExitCode> {
         ..authors
     };
     let stdout = std::io::stdout();
-    // On the terminal itself the lines show how far it is.
+    // On a terminal, the lines themselves show the progress.
     let bar = if stdout.is_terminal() {
         ProgressBar::hidden()
     } else {

@@ -31,7 +31,7 @@ pub struct InputArgs {
 }
 
 impl InputArgs {
-    /// The traces. `passes`: how often they are going to be read.
+    /// Opens the traces. `passes`: the number of times that they will be read.
     pub fn open(&self, passes: u64) -> Result<Input, Fault> {
         let passes = if self.view == View::Big {
             2 * passes
@@ -71,7 +71,7 @@ impl InputArgs {
         }
     }
 
-    /// What a pipe has can be read once.
+    /// Refuses to read a pipe more than once: the content can be read only once.
     fn check_streams(&self, passes: u64) -> Result<(), Fault> {
         for (place, path) in self.traces.iter().enumerate() {
             let again = self.traces[place + 1..].contains(path);
@@ -89,7 +89,7 @@ impl InputArgs {
     }
 }
 
-/// `name`, which is all or a part of `path`, for people.
+/// Formats `name`, which is all or a part of `path`, for people.
 fn shown_name(path: &Path, name: &Path) -> String {
     if path == Path::new(STDIN) {
         "standard input".to_owned()
@@ -98,21 +98,21 @@ fn shown_name(path: &Path, name: &Path) -> String {
     }
 }
 
-/// Whether `path` is standard input, a pipe or a device. A path without a file is an error when it
-/// is opened.
+/// Returns true if `path` is standard input, a pipe or a device. A path without a file is an error
+/// when it is opened.
 fn is_stream(path: &Path) -> bool {
     let metadata = || path.metadata();
     path == Path::new(STDIN) || metadata().is_ok_and(|it| !it.is_file() && !it.is_dir())
 }
 
-/// Length of a file; `None` if nothing says how much there is to read.
+/// Length of a file; `None` if the length of the input is unknown.
 fn file_bytes(path: &Path) -> Option<u64> {
     let metadata = path.metadata().ok()?;
     (metadata.is_file() && path != Path::new(STDIN)).then_some(metadata.len())
 }
 
-/// Traces that are being read. Dropping it takes the bar away, and names the first lines that were
-/// no requests.
+/// Traces that are being read. Drop removes the bar and prints the first lines that were not
+/// requests.
 pub struct Input {
     pub files: Files,
     bar: ProgressBar,
@@ -132,7 +132,7 @@ impl Drop for Input {
     }
 }
 
-/// A progress bar on a terminal, nothing elsewhere. `total`: `None` if it is not known.
+/// Shows a progress bar if standard error is a terminal. `total` is `None` if it is unknown.
 pub fn progress_bar(total: Option<u64>) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -1,4 +1,4 @@
-//! `hashcache sim`: counts and replays what clients of a cache requested. The crate `hashcache-sim`
+//! `hashcache sim`: counts and replays the requests of a cache's clients. The crate `hashcache-sim`
 //! does the work; this module parses flags, opens files and prints.
 //!
 //! Each subcommand has a file; `input` opens traces.
@@ -35,7 +35,7 @@ pub enum SimCommand {
     Consistency(ConsistencyArgs),
 }
 
-/// Runs one of the subcommands.
+/// Runs the subcommand.
 pub fn run(command: &SimCommand) -> anyhow::Result<ExitCode> {
     match command {
         SimCommand::Stats(args) => stats::run(args),

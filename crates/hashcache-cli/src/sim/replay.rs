@@ -1,5 +1,5 @@
-//! `hashcache sim replay`: a log through the engine, through models of other caches, or through the
-//! two levels of WebCoSM.
+//! `hashcache sim replay`: replays a log through the engine, through models of other caches, or
+//! through the two levels of WebCoSM.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -110,7 +110,7 @@ impl Index {
     }
 }
 
-/// Sizes and disk, read from their flags.
+/// Sizes and disk, parsed from their flags.
 struct Parsed {
     memory_bytes: u64,
     disk_bytes: u64,
@@ -119,7 +119,7 @@ struct Parsed {
     disk: DiskModel,
 }
 
-/// Replays and prints.
+/// Replays the log and prints the result.
 pub fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let parsed = parse(args)?;
     check_index(args)?;
@@ -168,7 +168,7 @@ fn parse(args: &ReplayArgs) -> Result<Parsed, Fault> {
     })
 }
 
-/// A model of another cache has none of the engine's settings.
+/// Refuses the engine's flags for a model of another cache, which has none of these settings.
 fn check_index(args: &ReplayArgs) -> Result<(), Fault> {
     let given = [
         ("--policy", args.policy.is_some()),
@@ -187,7 +187,7 @@ fn check_index(args: &ReplayArgs) -> Result<(), Fault> {
     }
 }
 
-/// A replay can take hours, so a file that cannot be written is noticed before.
+/// Fails early if the picture cannot be written: a replay can take hours.
 fn check_picture(args: &ReplayArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.svg {
         let opened = File::options().create(true).append(true).open(path);
@@ -196,7 +196,7 @@ fn check_picture(args: &ReplayArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A report for each policy or model, with its name.
+/// Returns a report for each policy or model, with the name.
 fn replay_all(args: &ReplayArgs, parsed: &Parsed) -> anyhow::Result<Vec<(String, Report)>> {
     let Some(rival) = args.index.rival() else {
         let policies = policies(args)?;
@@ -223,7 +223,8 @@ fn replay_all(args: &ReplayArgs, parsed: &Parsed) -> anyhow::Result<Vec<(String,
     Ok(vec![(rival.name().to_owned(), report)])
 }
 
-/// The content of the modelled disk and the hot objects are in the memory of this machine.
+/// Checks the memory: this machine holds the content of the modelled disk and the hot objects in
+/// memory.
 fn check_memory(parsed: &Parsed) -> Result<(), Fault> {
     let needed = parsed.disk_bytes.saturating_add(parsed.memory_bytes);
     match memory_available() {
@@ -298,7 +299,7 @@ fn replay_engine(
     })
 }
 
-/// What is wrong with the flags, where they are why a replay ended.
+/// The fault in the flags, if the flags caused the error of a replay.
 fn fault_of(error: &ReplayError, args: &ReplayArgs, policy: PolicyKind) -> Option<Fault> {
     Some(match error {
         ReplayError::Memory {
@@ -313,7 +314,7 @@ fn fault_of(error: &ReplayError, args: &ReplayArgs, policy: PolicyKind) -> Optio
             );
             Fault::new(what).hint("use more memory, or `--policy set`, which has no index")
         }
-        // A disk without room for the superblocks is not recognised as one to make a store on.
+        // A disk without room for the superblocks is not recognised as a disk for a new store.
         ReplayError::Open(OpenError::TooSmall { .. } | OpenError::Foreign { .. }) => {
             let what = format!("--disk-size: {} is too small for a cache", args.disk_size);
             Fault::new(what).hint("use `--disk-size 32MiB` or more")

@@ -1,4 +1,4 @@
-//! `hashcache sim stats`: what a log has.
+//! `hashcache sim stats`: statistics about a log.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ pub struct StatsArgs {
     json: bool,
 }
 
-/// Counts and prints.
+/// Counts the requests and prints the result.
 pub fn run(args: &StatsArgs) -> anyhow::Result<ExitCode> {
     let mut input = args.input.open(1)?;
     let stats = stats::count(&mut input.files, args.input.view)?;
@@ -94,7 +94,7 @@ fn text_of(stats: &Stats, tally: &Tally) -> String {
         .concat()
 }
 
-/// In the largest unit of which there are two or more.
+/// Formats a time in the largest unit that gives at least 2.
 fn about_time(seconds: f64) -> String {
     let units = [("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)];
     match units.iter().find(|(_, unit)| seconds >= 2.0 * unit) {

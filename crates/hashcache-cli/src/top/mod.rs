@@ -1,10 +1,11 @@
 //! `hashcache top`: the figures of a running proxy in a terminal.
 //!
-//! Called by `main`. A thread asks the admin listener every two seconds; `screen` draws. Another
-//! thread waits for signals: `event::poll` never returns after the terminal is gone.
+//! Called by `main`. A thread requests the figures from the admin listener every two seconds;
+//! `screen` draws. Another thread waits for signals: `event::poll` never returns after the terminal
+//! is gone.
 //!
-//! Invariant: the terminal is left as it was found, also after a panic, when the proxy is gone, and
-//! when a signal asks for the end.
+//! Invariant: the terminal is restored to the earlier state, also after a panic, when the proxy is
+//! gone, and when a signal stops the program.
 
 mod screen;
 
@@ -43,7 +44,7 @@ pub struct TopArgs {
     proxy: AdminArgs,
 }
 
-/// The proxy that is asked.
+/// The proxy and the token.
 #[derive(Clone, Debug)]
 struct Watched {
     admin: SocketAddr,
@@ -65,7 +66,7 @@ impl Watched {
     }
 }
 
-/// Shows the figures until a key or a signal ends it, or the proxy is gone.
+/// Shows the figures until a key or a signal stops the program, or the proxy is gone.
 pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let proxy = Watched::new(args, environment)?;
     // Before the screen is taken: an error must be readable.
@@ -89,8 +90,8 @@ pub fn run(args: &TopArgs, environment: &Environment) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// The figures, asked for every two seconds by a thread: a proxy that hangs must not keep the
-/// program from ending.
+/// A thread requests the figures every two seconds: a proxy that hangs must not prevent the program
+/// from stopping.
 fn ask_again(proxy: Watched) -> anyhow::Result<Receiver<anyhow::Result<Value>>> {
     let (sender, views) = mpsc::sync_channel(1);
     let asking = move || {
@@ -106,7 +107,7 @@ fn ask_again(proxy: Watched) -> anyhow::Result<Receiver<anyhow::Result<Value>>> 
     Ok(views)
 }
 
-/// Restores the terminal and ends the program when a signal asks for the end.
+/// Restores the terminal and stops the program on a signal.
 fn end_with_signals() -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT]).context("cannot handle signals")?;
     let waiting = move || {
@@ -169,7 +170,7 @@ fn is_end(event: &Event) -> bool {
 }
 
 const EVERY: Duration = Duration::from_secs(2);
-/// How often new figures and keys are looked for.
+/// Interval at which the program checks for new figures and keys.
 const KEYS: Duration = Duration::from_millis(250);
 /// A proxy that has not answered for this time is gone. A restart takes less.
 const GONE: Duration = Duration::from_secs(30);

@@ -1,7 +1,7 @@
 //! The screen of `hashcache top`.
 //!
 //! Drawn anew at each update and each change of the window. On a narrow or low terminal the parts
-//! are below each other, and those that do not fit are left out.
+//! are below each other, and parts that do not fit are left out.
 
 use std::collections::VecDeque;
 
@@ -14,14 +14,14 @@ use serde_json::Value;
 
 use crate::units::{about_size, show_percent};
 
-/// What is shown.
+/// The data on the screen.
 pub(super) struct Shown {
-    /// The proxy that is asked.
+    /// Address of the proxy's admin listener.
     admin: String,
     view: Value,
     /// Requests per second, the latest first.
     course: VecDeque<u64>,
-    /// Why the latest figures are missing.
+    /// The reason why the latest figures are missing.
     failure: Option<String>,
 }
 
@@ -39,7 +39,7 @@ impl Shown {
 
     pub(super) fn update(&mut self, view: Value) {
         let rate = view["rates"]["requests"].as_f64().unwrap_or(0.0);
-        // Tenths, so that less than one request per second is seen.
+        // In tenths, so that rates below one request per second are visible.
         self.course.push_front(whole(rate * 10.0));
         self.course.truncate(COURSE);
         self.view = view;
@@ -51,7 +51,7 @@ impl Shown {
     }
 }
 
-/// Draws everything.
+/// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown) {
     let area = frame.area();
     let rows = [
@@ -81,7 +81,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown) {
     }
 }
 
-/// What is shown by name, the most important first; without what has no lines, except sites.
+/// Tables of names, the most important first. Empty tables are left out, except sites.
 fn tables(view: &Value) -> impl Iterator<Item = (&'static str, &Value)> {
     let has_lines = |key: &str| view[key].as_array().is_some_and(|it| !it.is_empty());
     let tables = ["sites", "clients", "users", "networks"].map(|key| (key, &view[key]));
@@ -89,7 +89,7 @@ fn tables(view: &Value) -> impl Iterator<Item = (&'static str, &Value)> {
     tables.filter(move |(key, _)| *key == "sites" || has_lines(key))
 }
 
-/// Two areas side by side, or the whole if there is no room.
+/// Two areas side by side, or the whole area if there is no room.
 fn halves(area: Rect, is_wide: bool) -> (Rect, Option<Rect>) {
     if !is_wide {
         return (area, None);
@@ -130,7 +130,7 @@ fn heading(shown: &Shown) -> Paragraph<'_> {
     Paragraph::new(line)
 }
 
-/// Hits, requests and bytes saved, now, in the last day and in the last week.
+/// Hits, requests and saved bytes: now, in the last day and in the last week.
 fn figures_of(view: &Value) -> Table<'_> {
     let spans = ["recent", "day", "week"].map(|span| &view[span]);
     let number = |span: &Value, key: &str| span[key].as_u64().unwrap_or(0);
@@ -176,7 +176,7 @@ fn draw_course(frame: &mut Frame<'_>, shown: &Shown, area: Rect) {
     frame.render_widget(sparkline, area);
 }
 
-/// Where the bytes of the last day came from.
+/// Sources of the bytes in the last day.
 fn sources(view: &Value) -> Table<'_> {
     let kinds = view["day"]["kinds"].as_object();
     let mut kinds: Vec<(&str, u64, u64)> = kinds
@@ -251,8 +251,8 @@ fn state(view: &Value) -> Table<'_> {
     Table::new(rows, widths).header(Row::new([Cell::from("memory, disks, state")]).bold())
 }
 
-/// The largest sites, clients, users or networks of the last day. In a narrow table the names have
-/// the room of the requests.
+/// The largest sites, clients, users or networks in the last day. In a narrow table, the names take
+/// the column of the requests.
 fn names<'a>(lines: &'a Value, heading: &'static str, width: u16) -> Table<'a> {
     let requests_width = if width < REQUESTS { 0 } else { 9 };
     let lines = lines.as_array().into_iter().flatten();
@@ -280,7 +280,7 @@ fn names<'a>(lines: &'a Value, heading: &'static str, width: u16) -> Table<'a> {
     Table::new(rows, widths).header(Row::new(header).bold())
 }
 
-/// A rate without its fraction; 0 for what is no rate.
+/// A rate without its fraction; 0 if the number is no rate.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "a fraction is to be cut off"
@@ -293,13 +293,13 @@ fn right(text: String) -> Cell<'static> {
     Cell::from(Line::from(text).right_aligned())
 }
 
-/// Updates whose rate is shown; no terminal is wider.
+/// Number of updates in the graph of rates; no terminal is wider.
 const COURSE: usize = 500;
 /// Columns from which parts are side by side.
 const WIDE: u16 = 78;
 /// Columns of a table of names.
 const NAMES: u16 = 39;
-/// Columns from which a table of names has the requests.
+/// Columns from which a table of names shows the requests.
 const REQUESTS: u16 = 48;
 /// Columns between tables that are side by side.
 const GAP: u16 = 2;

@@ -1,4 +1,4 @@
-//! Directives as origins and clients really write them.
+//! Directives as origins and clients send them in practice.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Tests of `glob`: cases of each part of the language, and random patterns as `globset` reads
-//! them.
+//! Tests for `glob`: cases for each part of the language, and random patterns compared with
+//! `globset`.
 
 use globset::GlobBuilder;
 use proptest::prelude::*;
@@ -133,7 +133,7 @@ proptest! {
             parts.concat()
         };
         let text = if is_path { format!("/{text}") } else { text };
-        // What `**` means in names with slashes differs: here it is any text.
+        // `**` differs in names with slashes: here it matches any text.
         if !is_path && pattern.contains("**") {
             return Ok(());
         }
@@ -149,8 +149,8 @@ proptest! {
     }
 }
 
-/// Parts of random patterns. No braces that begin with a slash or are empty: `globset` looks for
-/// `**` before it writes out braces.
+/// Parts of random patterns. No braces that start with a slash or are empty, because `globset`
+/// looks for `**` before it expands braces.
 const PARTS: [&str; 15] = [
     "a", "b", "/", ".", "?", "*", "**/", "/**/", "/**", "[ab]", "[!a]", "[a-b]", "{a,b}",
     "{a*,b?}", r"\*",

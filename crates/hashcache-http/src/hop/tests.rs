@@ -1,4 +1,4 @@
-//! What belongs to a connection stays with it.
+//! Tests: fields of the connection are not forwarded.
 
 use super::*;
 

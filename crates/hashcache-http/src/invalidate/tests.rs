@@ -1,4 +1,4 @@
-//! What an unsafe request takes out of the store.
+//! Tests: the stored responses that an unsafe request invalidates.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn resolved(reference: &str) -> Option<String> {
     resolve(&target("http://a/b/c/d;p?q"), reference).map(|target| target.to_string())
 }
 
-/// What a POST to `http://a/x` invalidates when its response has these fields.
+/// The targets that a POST to `http://a/x` invalidates if the response has these fields.
 fn after_post(status: u16, lines: &[(&'static str, &str)]) -> Vec<String> {
     let mut response = HeaderMap::new();
     for (name, value) in lines {

@@ -1,4 +1,4 @@
-//! Ranges, resolved and refused.
+//! Tests: ranges, resolved and refused.
 
 use super::*;
 
@@ -214,7 +214,7 @@ fn content_range_is_read_or_refused() {
     }
 }
 
-/// What If-Range may say for a response with these fields, stored when `date` was the time.
+/// The If-Range value for a response with these fields, stored at the time `date`.
 fn validator(lines: &[(HeaderName, &str)], strong: bool, date: UnixTime) -> Option<HeaderValue> {
     let mut facts = StoredFacts { date, ..facts() };
     if strong {
@@ -234,7 +234,7 @@ fn more_of_a_response_is_asked_for_by_its_strong_tag_alone() {
     let tag = (ETAG, "\"a\"");
     assert_eq!(validator(&[tag, CHANGED], true, NOW).unwrap(), "\"a\"");
     let weak = (ETAG, "W/\"a\"");
-    // Where there is a tag, the date does not make up for its weakness.
+    // If there is a weak tag, the date is not used instead.
     assert_eq!(validator(&[weak, CHANGED], false, NOW), None);
     assert_eq!(validator(&[], false, NOW), None);
 }
@@ -282,7 +282,7 @@ fn a_part_in_another_coding_or_type_is_of_another_response() {
     };
     assert!(continues(&[(CONTENT_ENCODING, "gzip")]));
     assert!(!continues(&[(CONTENT_ENCODING, "br")]));
-    // Without the field it can be a part of the identity form.
+    // Without the field the part may belong to the identity form.
     assert!(!continues(&[]));
     let digest = |value| (HeaderName::from_static("repr-digest"), value);
     let digested = fields(&[tag.clone(), digest("sha-256=:AA==:")]);

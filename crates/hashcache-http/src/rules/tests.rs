@@ -1,4 +1,4 @@
-//! Freshness rules, shipped and written by hand.
+//! Tests for freshness rules, shipped and written by operators.
 
 use super::*;
 

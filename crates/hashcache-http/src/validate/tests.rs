@@ -1,4 +1,4 @@
-//! Preconditions, validations, freshening.
+//! Tests for preconditions, validations and freshening.
 
 use super::*;
 
@@ -40,7 +40,8 @@ fn facts(status: u16, etag: bool, last_modified: Option<UnixTime>) -> StoredFact
     }
 }
 
-/// Whether a request with these If-None-Match lines gets 304 for a response with this ETag.
+/// Returns true if a request with these If-None-Match lines gets a 304 for a response with this
+/// ETag.
 fn none_match(lines: &[&str], etag: &str) -> bool {
     let lines: Vec<_> = lines.iter().map(|line| (IF_NONE_MATCH, *line)).collect();
     let stored = fields(&[(ETAG, etag)]);
@@ -162,7 +163,7 @@ fn unquoted_entity_tags_go_back_as_they_came() {
     assert_eq!(request[IF_NONE_MATCH], "abc");
 }
 
-/// Whether these preconditions hold for a stored response of this status.
+/// Returns true if these preconditions hold for a stored response with this status.
 fn origin_hold(status: u16, request: &[(HeaderName, &str)]) -> bool {
     let stored = fields(&[(ETAG, "\"a\"")]);
     let facts = facts(status, true, Some(CHANGED));

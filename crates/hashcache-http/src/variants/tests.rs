@@ -1,4 +1,4 @@
-//! Tables: what is found in them, what is kept, and what is asked by them.
+//! Tests for variant tables: lookups, evictions, and requests to select a variant.
 
 use super::*;
 
@@ -118,7 +118,7 @@ fn beyond_sixteen_rows_the_oldest_goes_but_for_the_one_under_the_key() {
     }
     assert_eq!(table.rows().len(), VARIANTS_MAX);
     assert!(table.find(0).is_some() && table.find(1).is_none());
-    // What is stored again is young again.
+    // A row that is stored again becomes the newest.
     table.set(row(2, VariantPlace::Derived(2), ""));
     table.set(row(17, VariantPlace::Derived(17), ""));
     assert!(table.find(2).is_some() && table.find(3).is_none());
@@ -196,7 +196,7 @@ fn rows_of_one_client_do_not_evict_those_of_others() {
         );
     }
     assert!(table.find(199).is_some(), "the newest of its own");
-    // A full table evicts rows of the client that has the most, so a later client gets its rows.
+    // A full table evicts rows of the client with the most rows, so a later client gets rows too.
     for values in 4..=10 {
         table.set(of(1, values));
     }

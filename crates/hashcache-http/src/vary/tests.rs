@@ -1,4 +1,4 @@
-//! Rows that match, and rows that do not.
+//! Tests for rows that match, and rows that do not.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn fields(lines: &[(&str, &str)]) -> HeaderMap {
     fields
 }
 
-/// Whether two values of a request field select the same row.
+/// Returns true if two values of a request field select the same row.
 fn alike(name: &str, one: &str, other: &str) -> bool {
     let names = [HeaderName::from_bytes(name.as_bytes()).unwrap()];
     let row = VaryRow::select(&names, &fields(&[(name, one)])).unwrap();
@@ -175,7 +175,7 @@ fn a_value_longer_than_a_row_has_no_row_and_answers_none() {
         let names = [HeaderName::from_bytes(name.as_bytes()).unwrap()];
         let long = fields(&[(name, &list(VARY_ROW_BYTES_MAX + 2))]);
         assert_eq!(VaryRow::select(&names, &long), None, "{name}");
-        // Both requests would otherwise have `identity` alone.
+        // Otherwise both requests would have only `identity`.
         let row = VaryRow::select(&names, &fields(&[(name, "x")])).unwrap();
         assert!(!row.matches(&long), "{name}");
         let halves = list(VARY_ROW_BYTES_MAX / 2 + 2);

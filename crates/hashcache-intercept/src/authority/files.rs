@@ -3,14 +3,15 @@
 //! | file | mode | content |
 //! |---|---|---|
 //! | `root.pem` | 644 | the certificate that devices must trust |
-//! | `bundle.pem` | 644 | the same, and the roots that the system trusted then |
-//! | `signer.pem` | 600 | for the proxy: the intermediate's key, its certificate, the root's |
+//! | `bundle.pem` | 644 | this certificate, and the roots that the system trusted at that time |
+//! | `signer.pem` | 600 | for the proxy: intermediate key and certificate, root certificate |
 //! | `root.key` | 600 | the root's key; missing if the authority is limited to domains |
 //!
 //! The bundle is for programs that read all roots from one file.
 //!
-//! Called by `authority`. Invariant: the directory gets its name when all files are on disk. So a
-//! power failure leaves a complete authority or none (and perhaps a temporary directory).
+//! Called by `authority`. Invariant: the directory gets the final name when all files are on disk.
+//! So after a power failure there is a complete authority or none (and perhaps a temporary
+//! directory).
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -41,7 +42,7 @@ impl Clone for AuthorityKeys {
     }
 }
 
-/// The file that is loaded.
+/// Returns the path of the file that is loaded.
 pub(super) fn signer(directory: &Path) -> PathBuf {
     directory.join("signer.pem")
 }
@@ -58,7 +59,7 @@ pub(super) fn check_free(directory: &Path) -> Result<(), AuthorityError> {
 }
 
 /// Writes a new authority completely, or not at all. `step` is called before each change on disk;
-/// its error simulates a power failure there.
+/// an error simulates a power failure there.
 pub(super) fn write(
     directory: &Path,
     bundle: &AuthorityKeys,
@@ -75,14 +76,14 @@ pub(super) fn write(
     } else {
         parent
     };
-    // A name of its own, even after an interrupted run.
+    // A unique name, even after an interrupted run.
     let mut fresh = std::ffi::OsString::from(".");
     fresh.push(name);
     fresh.push(format!(".{:016x}.new", fastrand::u64(..)));
     let fresh = parent.join(fresh);
     let written = AtomicWrite { step }.all(&fresh, parent, directory, bundle, root_key);
     written.map_err(|source| {
-        // Remaining files do no harm; an error here would hide the first one.
+        // Remaining files do no harm; an error here would hide the first error.
         let _ = std::fs::remove_dir_all(&fresh);
         match source.kind() {
             ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
@@ -145,15 +146,15 @@ impl<S: FnMut() -> io::Result<()>> AtomicWrite<S> {
     }
 }
 
-/// Reads the parts that the proxy needs, and returns their path: the credential, if there is one,
-/// else the file in `directory`.
+/// Reads the parts that the proxy needs, and returns their path: the credential, if it exists, else
+/// the file in `directory`.
 pub(super) fn read(
     directory: &Path,
     credentials: Option<&Path>,
 ) -> Result<(PathBuf, AuthorityKeys), AuthorityError> {
     let credential = credentials.map(|credentials| credentials.join(CREDENTIAL));
     let (path, is_file) = match credential.filter(|path| path.exists()) {
-        // systemd shows a credential to this service alone, whatever its mode is.
+        // systemd shows a credential only to this service, whatever the mode of the file is.
         Some(path) => (path, false),
         None => (signer(directory), true),
     };
@@ -195,8 +196,8 @@ fn parse(text: &[u8]) -> Result<AuthorityKeys, &'static str> {
     })
 }
 
-/// The name of the credential; its content is that of `signer.pem`.
+/// The name of the credential; the content is as in `signer.pem`.
 const CREDENTIAL: &str = "hashcache-ca";
 
-/// Longer files are not read; a real one has some 2 KiB.
+/// Longer files are not read; a real file has some 2 KiB.
 const FILE_BYTES_MAX: u64 = 64 << 10;

@@ -1,11 +1,11 @@
-//! The signature of an HTCP message: HMAC-MD5 under a shared secret (RFC 2756 section 2.8).
+//! The signature of an HTCP message: HMAC-MD5 with a shared secret (RFC 2756 section 2.8).
 //!
-//! The proxy signs what it sends to a peer with a key and checks what such a peer sends, above all
-//! CLR. The signature covers the addresses and ports of both ends as well, so it does not pass
-//! through address translation, and the receiver has to know the address at which the datagram
-//! arrived. A datagram that was overheard can be sent again until its signature expires.
+//! The proxy signs messages to a peer with a key, and checks the messages from such a peer, above
+//! all CLR. The signature also covers the addresses and ports of both sides, so it does not pass
+//! through address translation, and the receiver must know the address at which the datagram
+//! arrived. A captured datagram can be replayed until the signature expires.
 //!
-//! Invariant: neither how long a check takes nor what is printed depends on the secret.
+//! Invariant: neither the duration of a check nor the printed output depends on the secret.
 //! Cost: MD5 over the message.
 
 use std::fmt;
@@ -14,29 +14,29 @@ use std::net::{IpAddr, SocketAddr};
 use super::{Failure, Message};
 use crate::octets::Octets;
 
-/// How long a signature of ours should be good, seconds.
+/// Validity of our signatures, in seconds.
 pub const LIFETIME_SECONDS: u32 = 60;
 
-/// How long a peer's signature is good at the most, seconds, whatever it says.
+/// Maximum validity of a peer's signature in seconds, even if it states more.
 pub const LIFETIME_SECONDS_MAX: u32 = 300;
 
-/// How far a peer's clock may be ahead, seconds.
+/// How far a peer's clock may be ahead, in seconds.
 pub const CLOCK_AHEAD_SECONDS: u32 = 60;
 
-/// Longest name of a key, octets.
+/// Maximum length of a key name in octets.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Octets of MD5 and of its HMAC.
+/// Size of MD5 and HMAC-MD5 in octets.
 const MAC_BYTES: usize = 16;
 
-/// A shared secret and its name.
+/// A shared secret with a name.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     name: Vec<u8>,
     secret: Vec<u8>,
 }
 
-/// A key that cannot be one.
+/// Why a key is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -48,57 +48,57 @@ pub enum KeyError {
     Secret,
 }
 
-/// Between what addresses and ports a message travels.
+/// The addresses and ports of sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// The sender's.
+    /// Address and port of the sender.
     pub source: SocketAddr,
-    /// The receiver's.
+    /// Address and port of the receiver.
     pub destination: SocketAddr,
 }
 
-/// What is needed to sign a message.
+/// The parameters of a signature.
 #[derive(Clone, Copy, Debug)]
 pub struct Signature<'a> {
-    /// By which key.
+    /// Signing key.
     pub key: &'a Key,
-    /// Between which ends.
+    /// Addresses and ports of both sides.
     pub ends: Ends,
-    /// The time now, seconds since 1970.
+    /// Time of signing, in seconds since 1970.
     pub time: u32,
-    /// When it expires, seconds since 1970.
+    /// Expiry, in seconds since 1970.
     pub expiry: u32,
 }
 
-/// Why a message is not believed.
+/// Why a message is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuthError {
-    /// It is not signed.
+    /// The message is not signed.
     #[error("the message is not signed")]
     Unsigned,
-    /// It is signed by a key of another name.
+    /// The key name differs.
     #[error("the message is signed by a key of another name")]
     OtherKey,
-    /// Its signature is not the one that the key gives.
+    /// The signature does not match the key.
     #[error("the signature is wrong")]
     Wrong,
-    /// The signature expired, or is from the future.
+    /// The signature has expired, or is from the future.
     #[error("the signature is for {time} to {expiry}, seconds since 1970, and now is {now}")]
     Time {
-        /// When it was made.
+        /// Time of signing.
         time: u32,
-        /// When it expires.
+        /// Expiry.
         expiry: u32,
-        /// Now.
+        /// Current time.
         now: u32,
     },
 }
 
-/// What a check needs of a message.
+/// The parts of a message needed for a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Signed<'a> {
-    /// DATA with its length field.
+    /// DATA with the length field.
     data: &'a [u8],
     fields: Option<Fields<'a>>,
 }
@@ -112,7 +112,7 @@ struct Fields<'a> {
 }
 
 impl Key {
-    /// A key. RFC 2756 advises a random secret of a few hundred octets.
+    /// A new key. RFC 2756 recommends a random secret of a few hundred octets.
     pub fn new(name: &[u8], secret: &[u8]) -> Result<Key, KeyError> {
         if !(1..=NAME_BYTES_MAX).contains(&name.len()) {
             return Err(KeyError::Name);
@@ -126,7 +126,7 @@ impl Key {
         })
     }
 
-    /// Its name.
+    /// Name of the key.
     pub fn name(&self) -> &[u8] {
         &self.name
     }
@@ -139,7 +139,7 @@ impl fmt::Debug for Key {
 }
 
 impl AuthError {
-    /// What to answer, if the sender wants a response.
+    /// The failure to send back, if the sender wants a response.
     pub fn failure(&self) -> Failure {
         match self {
             AuthError::Unsigned => Failure::AuthenticationRequired,
@@ -151,7 +151,8 @@ impl AuthError {
 }
 
 impl Message<'_> {
-    /// Whether `key` signed this message between these ends, at `now` (seconds since 1970).
+    /// Checks that `key` signed this message for these addresses, and that the signature is valid
+    /// at `now` (seconds since 1970).
     pub fn check(&self, key: &Key, ends: &Ends, now: u32) -> Result<(), AuthError> {
         let fields = self.signed.fields.ok_or(AuthError::Unsigned)?;
         if fields.key_name != key.name {
@@ -162,7 +163,7 @@ impl Message<'_> {
         if !is_equal(&expected, fields.mac) {
             return Err(AuthError::Wrong);
         }
-        // If a peer signs for long, an eavesdropper could repeat its message for as long.
+        // Limited, because an eavesdropper can replay a message until the signature expires.
         let expiry = fields.expiry.min(time.saturating_add(LIFETIME_SECONDS_MAX));
         let is_early = time > now.saturating_add(CLOCK_AHEAD_SECONDS);
         if is_early || expiry < now {
@@ -172,14 +173,14 @@ impl Message<'_> {
         }
     }
 
-    /// Whether the message has a signature, of whatever worth.
+    /// Returns true if the message has a signature, valid or not.
     pub fn is_signed(&self) -> bool {
         self.signed.fields.is_some()
     }
 }
 
 impl<'a> Signed<'a> {
-    /// Reads AUTH with its length field; `None` if it ends within a field.
+    /// Parses AUTH with the length field; `None` if a field is truncated.
     pub(super) fn parse(data: &'a [u8], auth: &'a [u8]) -> Option<Signed<'a>> {
         let mut octets = Octets::new(auth);
         let length = octets.u16()?;
@@ -200,7 +201,7 @@ impl<'a> Signed<'a> {
 }
 
 impl Signature<'_> {
-    /// Appends AUTH to a datagram whose DATA is `data`.
+    /// Appends AUTH to a datagram with the DATA `data`.
     pub(super) fn write(&self, minor: u8, data: &[u8], datagram: &mut Vec<u8>) {
         let name = counted(&self.key.name);
         let mac = mac(self.key, &self.ends, minor, self.time, self.expiry, data);
@@ -216,7 +217,7 @@ impl Signature<'_> {
     }
 }
 
-/// The signature: in this order, in wire form (RFC 2756 section 2.8).
+/// The signature over these fields in this order, in wire format (RFC 2756 section 2.8).
 fn mac(key: &Key, ends: &Ends, minor: u8, time: u32, expiry: u32, data: &[u8]) -> [u8; MAC_BYTES] {
     hmac(
         &key.secret,
@@ -232,7 +233,7 @@ fn mac(key: &Key, ends: &Ends, minor: u8, time: u32, expiry: u32, data: &[u8]) -
     )
 }
 
-/// Address and port. The RFC knows IPv4 alone; IPv6 stands here with its 16 octets.
+/// Address and port. The RFC defines only IPv4; IPv6 is written with 16 octets.
 fn end(end: SocketAddr) -> Vec<u8> {
     let mut octets = match end.ip().to_canonical() {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -242,7 +243,7 @@ fn end(end: SocketAddr) -> Vec<u8> {
     octets
 }
 
-/// A COUNTSTR of a name of a key or of a signature, which are short.
+/// A COUNTSTR for a key name or a signature; both are short.
 fn counted(string: &[u8]) -> Vec<u8> {
     [&length(string.len()), string].concat()
 }
@@ -251,7 +252,7 @@ fn length(length: usize) -> [u8; 2] {
     u16::try_from(length).unwrap_or(u16::MAX).to_be_bytes()
 }
 
-/// HMAC-MD5 over the parts in a row (RFC 2104, with blocks of 64 octets).
+/// HMAC-MD5 over the concatenated parts (RFC 2104, with blocks of 64 octets).
 fn hmac(secret: &[u8], parts: &[&[u8]]) -> [u8; MAC_BYTES] {
     let mut block = [0; 64];
     match block.get_mut(..secret.len()) {
@@ -269,7 +270,8 @@ fn hmac(secret: &[u8], parts: &[&[u8]]) -> [u8; MAC_BYTES] {
     hash(0x5c, &[&hash(0x36, parts)])
 }
 
-/// Compares without stopping at the first difference, which a sender could find by measuring.
+/// Compares in constant time, because otherwise a sender could measure the position of the first
+/// difference.
 fn is_equal(expected: &[u8; MAC_BYTES], received: &[u8]) -> bool {
     let differences = expected
         .iter()

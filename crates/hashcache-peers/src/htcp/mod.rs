@@ -1,15 +1,18 @@
-//! HTCP, "do you have the response to this request?" and "forget it", by UDP (RFC 2756).
+//! HTCP: a cache queries another cache for a response, or tells it to remove a response, by UDP
+//! (RFC 2756).
 //!
-//! The proxy parses each datagram that a configured peer sends, and builds its own here (`write`).
-//! TST, CLR and NOP are spoken, in both directions; a request of another operation (MON, SET) is
-//! recognised, to be answered by [`Failure::NotImplemented`]. [`auth`] signs and checks.
+//! The proxy parses each datagram from a configured peer, and builds all outgoing datagrams here
+//! (`write`). TST, CLR and NOP are supported, in both directions; a request with another operation
+//! (MON, SET) is recognised, so that [`Failure::NotImplemented`] can be sent back. [`auth`] signs
+//! and checks.
 //!
-//! Squid differs from the RFC, and so the wire does: it says version 0.1, which is sent here as
-//! well ([`MINOR`]); 0.0 is read too. It sends `1/1` for the HTTP version and no request fields.
-//! After "absent" it sends and wants three strings where one belongs, and so three are sent here.
-//! It neither signs nor checks, and sends CLR to its peers unasked.
+//! Squid differs from the RFC, and therefore the wire format here does too. Squid uses version 0.1,
+//! so 0.1 is sent ([`MINOR`]); 0.0 is also accepted. Squid sends `1/1` as HTTP version and no
+//! request fields. In an "absent" response it sends and requires three strings instead of one, so
+//! three are sent here. It neither signs nor checks signatures, and sends unsolicited CLR to its
+//! peers.
 //!
-//! Invariant: a parsed message borrows all it has from the datagram, so it needs no memory.
+//! Invariant: a parsed message borrows everything from the datagram, so it needs no memory.
 //! Cost: one pass over the datagram.
 //!
 //! | part | fields |
@@ -18,7 +21,7 @@
 //! | DATA | length (2), opcode and response (4 bits each), flags (1), transaction (4), op-data |
 //! | AUTH | length (2; 2 means none), time (4), expiry (4), key name, signature |
 //!
-//! A string (COUNTSTR) has its length (2) before it. Each part may have padding at its end.
+//! A string (COUNTSTR) follows its length (2). Each part may have padding at the end.
 
 pub mod auth;
 mod write;
@@ -27,84 +30,84 @@ use crate::octets::Octets;
 
 pub use write::{Unsendable, datagram};
 
-/// The customary UDP port.
+/// The usual UDP port.
 pub const PORT: u16 = 4827;
 
-/// The largest datagram that is sent or accepted, octets.
+/// Maximum size of a sent or accepted datagram, in octets.
 pub const DATAGRAM_BYTES_MAX: usize = 16_384;
 
-/// The minor version that is sent: Squid answers no other.
+/// The minor version that is sent, because Squid answers no other.
 pub const MINOR: u8 = 1;
 
 const MAJOR: u8 = 0;
 
-/// Octets of DATA before the op-data.
+/// Size of the DATA header before the op-data, in octets.
 const DATA_HEADER_BYTES: usize = 8;
 
-/// A datagram that was understood.
+/// A parsed datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The minor version; an answer should have the same.
+    /// Minor version; a response should have the same.
     pub minor: u8,
-    /// The transaction: a response has that of its request.
+    /// Transaction number: a response repeats the number in the request.
     pub transaction: u32,
-    /// What it says.
+    /// Content of the message.
     pub body: Body<'a>,
     signed: auth::Signed<'a>,
 }
 
-/// What a message says.
+/// Content of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// RR = 0.
     Request {
-        /// What is asked.
+        /// Requested operation.
         operation: Operation<'a>,
-        /// RD: without it nothing may be sent back, and TST and NOP mean nothing.
+        /// RD: if it is not set, no response may be sent, and TST and NOP have no effect.
         wants_response: bool,
     },
     /// RR = 1.
     Response(Response<'a>),
 }
 
-/// What a request asks.
+/// The operation in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
-    /// "Are you there?"
+    /// Tests if the peer is alive.
     Nop,
-    /// "Do you have the response to this?"
+    /// Queries for a stored response.
     Tst(Specifier<'a>),
-    /// "Forget the response to this."
+    /// Tells the peer to remove a stored response.
     Clr {
-        /// Why.
+        /// Reason.
         reason: ClrReason,
-        /// Which one.
+        /// The request that the response answers.
         specifier: Specifier<'a>,
     },
     /// An opcode that is not implemented here: MON (2), SET (3), or 5 to 15, which the RFC does not
-    /// have. It is sent without op-data.
+    /// define. It is sent without op-data.
     Other(u8),
 }
 
-/// Why a peer asks to forget a response.
+/// The reason in a CLR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClrReason {
-    /// It does not say, or in a way that the RFC does not have.
+    /// None, or a reason that the RFC does not define.
     Unspecified,
-    /// The origin says that the resource does not exist.
+    /// The origin reports that the resource does not exist.
     DoesNotExist,
 }
 
-/// A request for a resource (SPECIFIER, RFC 2756 section 3.2). Nothing in it was checked.
+/// A request for a resource (SPECIFIER, RFC 2756 section 3.2), unchecked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Specifier<'a> {
-    /// The method. GET and HEAD mean the same here.
+    /// The method. GET and HEAD are equivalent here.
     pub method: &'a [u8],
     /// The absolute URL.
     pub uri: &'a [u8],
     /// The HTTP version: `HTTP/1.1`, or `1/1` from Squid.
     pub version: &'a [u8],
-    /// Fields of the request as lines that end with CR LF; none from Squid.
+    /// Request fields as lines that end with CR LF; empty from Squid.
     pub request_fields: &'a [u8],
 }
 
@@ -113,90 +116,90 @@ pub struct Specifier<'a> {
 pub struct Detail<'a> {
     /// Fields of the response, such as Age.
     pub response_fields: &'a [u8],
-    /// Fields of its content, such as Expires and Last-Modified.
+    /// Fields about the content, such as Expires and Last-Modified.
     pub entity_fields: &'a [u8],
-    /// What the cache adds, such as Cache-to-Origin (RFC 2756 section 4).
+    /// Fields added by the cache, such as Cache-to-Origin (RFC 2756 section 4).
     pub cache_fields: &'a [u8],
 }
 
-/// What a response says.
+/// The content of a response message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response<'a> {
-    /// To NOP.
+    /// Response to NOP.
     Nop,
-    /// To TST: the response is stored. It may be stale.
+    /// Response to TST: the response is stored. It may be stale.
     Present(Detail<'a>),
-    /// To TST: it is not stored.
+    /// Response to TST: no response is stored.
     Absent {
-        /// What the cache knows nevertheless.
+        /// Fields that the cache has nevertheless.
         cache_fields: &'a [u8],
     },
-    /// To CLR.
+    /// Response to CLR.
     Clr(Cleared),
-    /// To any operation: the message was refused as a whole (MO = 1).
+    /// Response to any operation: the whole message was refused (MO = 1).
     Refused {
-        /// The request's opcode.
+        /// Opcode of the request.
         opcode: u8,
-        /// Why.
+        /// Reason.
         failure: Failure,
     },
 }
 
-/// What became of a CLR.
+/// Result of a CLR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cleared {
-    /// The response was stored and is removed.
+    /// The response was stored and has been removed.
     Gone,
-    /// It is stored and will be kept.
+    /// The response is stored and will be kept.
     Kept,
-    /// It was not stored.
+    /// No response was stored.
     Absent,
 }
 
-/// Why a message is refused as a whole (RFC 2756 section 2.7).
+/// Why a whole message is refused (RFC 2756 section 2.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// It must be signed.
+    /// The message must be signed.
     AuthenticationRequired,
-    /// Its signature is not accepted.
+    /// The signature is not accepted.
     AuthenticationUnsatisfactory,
-    /// The opcode is not known.
+    /// The opcode is not supported.
     NotImplemented,
-    /// The major version is not spoken.
+    /// The major version is not supported.
     MajorVersion,
-    /// The minor version is not spoken.
+    /// The minor version is not supported.
     MinorVersion,
-    /// The sender may not do this.
+    /// The sender lacks permission.
     Disallowed,
 }
 
-/// Why a datagram is not answered. The caller counts it and says nothing to the sender.
+/// Why a datagram is ignored. The caller counts it and sends no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ignored {
-    /// It, or a part of it, ends within a field.
+    /// The datagram, or a part in it, is truncated.
     #[error("the datagram or a part of it is cut off")]
     TooShort,
-    /// It is larger than [`DATAGRAM_BYTES_MAX`].
+    /// The datagram is larger than [`DATAGRAM_BYTES_MAX`].
     #[error("the datagram is longer than {DATAGRAM_BYTES_MAX} octets")]
     TooLong,
-    /// Another version than 0.0 and 0.1.
+    /// The version is neither 0.0 nor 0.1.
     #[error("HTCP version {major}.{minor} is not spoken")]
     Version {
-        /// The major version.
+        /// Major version.
         major: u8,
-        /// The minor version.
+        /// Minor version.
         minor: u8,
     },
     /// The length of the message, of DATA or of AUTH does not fit into the datagram.
     #[error("a length field says {0} octets, which the datagram does not have")]
     Length(u16),
-    /// A response code that the opcode does not have.
+    /// A response code that is not defined for the opcode.
     #[error("response {code} to opcode {opcode} has no meaning")]
     Response {
-        /// The opcode.
+        /// Opcode.
         opcode: u8,
-        /// The code.
+        /// Response code.
         code: u8,
     },
 }
@@ -226,7 +229,7 @@ pub fn parse(datagram: &[u8]) -> Result<Message<'_>, Ignored> {
     })
 }
 
-/// DATA or AUTH with its length field, which counts itself.
+/// DATA or AUTH with the length field, which includes itself.
 fn part<'a>(rest: &mut Octets<'a>) -> Result<&'a [u8], Ignored> {
     let length = { *rest }.u16().ok_or(Ignored::TooShort)?;
     match rest.take(usize::from(length)) {
@@ -255,9 +258,9 @@ fn read_data(data: &[u8]) -> Result<(u32, Body<'_>), Ignored> {
     Ok((u32::from_be_bytes(transaction), body))
 }
 
-/// The flag RD of requests, MO of responses.
+/// The flag RD in requests, MO in responses.
 const F1: u8 = 2;
-/// The flag of a response.
+/// The flag for a response.
 const RR: u8 = 1;
 
 const NOP: u8 = 0;
@@ -285,7 +288,7 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Its opcode, which a refusal has to name.
+    /// Opcode of the operation; a refusal must repeat it.
     pub fn opcode(&self) -> u8 {
         match self {
             Operation::Nop => NOP,
@@ -297,7 +300,7 @@ impl<'a> Operation<'a> {
 }
 
 impl<'a> Specifier<'a> {
-    /// GET of an absolute URL with these request fields, each a line that ends with CR LF.
+    /// GET for an absolute URL with these request fields, each a line that ends with CR LF.
     pub fn get(uri: &'a [u8], request_fields: &'a [u8]) -> Specifier<'a> {
         Specifier {
             method: b"GET",
@@ -322,7 +325,7 @@ impl<'a> Response<'a> {
         Ok(match (opcode, code) {
             (NOP, 0) => Response::Nop,
             (TST, 0) => Response::Present(Detail::read(&mut octets).ok_or(Ignored::TooShort)?),
-            // Squid sends a whole DETAIL of empty strings, of which the first stands for the one.
+            // Squid sends a whole DETAIL with three empty strings; only the first is read.
             (TST, 1) => Response::Absent {
                 cache_fields: string(&mut octets).unwrap_or_default(),
             },

@@ -1,4 +1,4 @@
-//! Tests of HTCP: datagrams that Squid 5.7 sent, and what is refused.
+//! Tests for HTCP: datagrams sent by Squid 5.7, and datagrams that are ignored.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn tst() -> Body<'static> {
     }
 }
 
-/// `body` as a datagram and back.
+/// Encodes `body` as a datagram and parses it.
 fn survives(body: Body<'_>) {
     for minor in [0, 1] {
         let datagram = datagram(minor, 0x0102_0304, &body, None).unwrap();
@@ -64,7 +64,7 @@ fn squids_answers_are_understood() {
         datagram(MINOR, 3, &Body::Response(absent), None).unwrap(),
         miss
     );
-    // As the RFC has it.
+    // As the RFC defines it.
     let one = b"\x00\x10\x00\x01\x00\x0a\x11\x01\x00\x00\x00\x03\0\0\x00\x02";
     assert_eq!(parse(one).unwrap().body, Body::Response(absent));
 

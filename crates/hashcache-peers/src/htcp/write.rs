@@ -1,6 +1,6 @@
 //! Builds the datagrams of HTCP.
 //!
-//! Invariant: what is built is parsed to the same message.
+//! Invariant: parsing a built datagram gives the same message.
 //! Cost: one allocation for DATA and one for the datagram.
 
 use super::auth::Signature;
@@ -9,13 +9,13 @@ use super::{
     Operation, RR, Response, Specifier, TST,
 };
 
-/// A message that does not fit into a datagram, or [`Operation::Other`] with an opcode that is no
-/// other one. The caller asks no peer by HTCP.
+/// The message does not fit into a datagram, or is an [`Operation::Other`] with the opcode of a
+/// supported operation. The caller then does not query the peer by HTCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an HTCP message longer than {DATAGRAM_BYTES_MAX} octets, or of a wrong opcode")]
 pub struct Unsendable;
 
-/// The datagram of a message of version 0.`minor`, with a signature if one is given.
+/// Builds the datagram of a message with version 0.`minor`, with an optional signature.
 pub fn datagram(
     minor: u8,
     transaction: u32,
@@ -33,7 +33,7 @@ pub fn datagram(
     Ok(datagram)
 }
 
-/// DATA in wire form.
+/// DATA in wire format.
 fn data(transaction: u32, body: &Body<'_>) -> Result<Vec<u8>, Unsendable> {
     let mut data = vec![0; DATA_HEADER_BYTES];
     let (opcode, code, flags) = match body {
@@ -54,7 +54,7 @@ fn data(transaction: u32, body: &Body<'_>) -> Result<Vec<u8>, Unsendable> {
     Ok(data)
 }
 
-/// Writes the length of a part or of all into its first two octets.
+/// Writes the length of a part, or of the datagram, into the first two octets.
 fn set_length(part: &mut [u8]) -> Result<(), Unsendable> {
     if part.len() > DATAGRAM_BYTES_MAX {
         return Err(Unsendable);
@@ -64,7 +64,7 @@ fn set_length(part: &mut [u8]) -> Result<(), Unsendable> {
     Ok(())
 }
 
-/// Appends a COUNTSTR; refuses early, so that nothing larger than a datagram is copied.
+/// Appends a COUNTSTR; fails early, so that no more than a datagram is copied.
 pub(super) fn put_string(to: &mut Vec<u8>, string: &[u8]) -> Result<(), Unsendable> {
     if to.len() + string.len() > DATAGRAM_BYTES_MAX {
         return Err(Unsendable);
@@ -79,7 +79,7 @@ impl Operation<'_> {
     fn write(&self, to: &mut Vec<u8>) -> Result<(), Unsendable> {
         match self {
             Operation::Nop | Operation::Other(2 | 3 | 5..=15) => Ok(()),
-            // Shifted into its four bits it would be another operation.
+            // After the shift into four bits it would be a different operation.
             Operation::Other(_) => Err(Unsendable),
             Operation::Tst(specifier) => specifier.write(to),
             Operation::Clr { reason, specifier } => {
@@ -112,8 +112,8 @@ impl Response<'_> {
                 (TST, 0, RR)
             }
             Response::Absent { cache_fields } => {
-                // The RFC has one string here. Squid 5 drops an answer without a whole DETAIL; for
-                // others the two empty strings are padding.
+                // The RFC has a single string here. Squid 5 drops a response without a whole
+                // DETAIL; for others the two empty strings are padding.
                 Detail {
                     response_fields: cache_fields,
                     ..Detail::default()

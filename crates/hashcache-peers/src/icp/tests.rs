@@ -1,4 +1,4 @@
-//! Tests of ICP: datagrams that Squid 5.7 sent, and what is refused.
+//! Tests for ICP: datagrams sent by Squid 5.7, and datagrams that are ignored.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn parsed_query(datagram: &[u8]) -> Query<'_> {
     query
 }
 
-/// `datagram` with a length field that fits.
+/// `datagram` with a correct length field.
 fn sized(mut datagram: Vec<u8>) -> Vec<u8> {
     let length = u16::try_from(datagram.len()).unwrap();
     datagram[2..4].copy_from_slice(&length.to_be_bytes());

@@ -1,4 +1,5 @@
-//! Tests of directory updates: the octets, what is refused, and that a copy follows its original.
+//! Tests for directory updates: the octets, the rejected datagrams, and equality of a copy with the
+//! original.
 
 use std::collections::HashMap;
 
@@ -22,7 +23,7 @@ fn flip(bit: u32, value: Bit) -> Flip {
     Flip { bit, value }
 }
 
-/// The changes of a filter of `size` in which `flips` happened one after the other.
+/// The changes of a filter with `size` after `flips` in sequence.
 fn changes(size: Size, flips: &[Flip]) -> Changes {
     let values: HashMap<u32, Bit> = flips.iter().map(|it| (it.bit, it.value)).collect();
     Changes::new(size, flips.iter().map(|it| it.bit).collect(), |bit| {
@@ -30,7 +31,7 @@ fn changes(size: Size, flips: &[Flip]) -> Changes {
     })
 }
 
-/// The only datagram with `flips` of a filter of 1,000 bits.
+/// The only datagram with `flips` for a filter with 1,000 bits.
 fn datagram(flips: &[Flip]) -> Vec<u8> {
     let mut changes = changes(size(), flips);
     let datagram = changes.datagram(FIRST);
@@ -38,13 +39,13 @@ fn datagram(flips: &[Flip]) -> Vec<u8> {
     datagram
 }
 
-/// An update of three bits.
+/// An update with three bits.
 fn three_bits() -> Vec<u8> {
     let set = |bit| flip(bit, Bit::Set);
     datagram(&[set(700), flip(999, Bit::Clear), set(5)])
 }
 
-/// The refusal of `three_bits` with other octets at `offset`.
+/// The error for `three_bits` with other octets at `offset`.
 fn refusal(offset: usize, octets: &[u8]) -> Refused {
     let mut datagram = three_bits();
     datagram[offset..offset + octets.len()].copy_from_slice(octets);
@@ -76,7 +77,7 @@ fn an_update_gives_bits_their_values() {
     let update = parse(&octets).unwrap();
     assert_eq!(update.apply(&mut filter), Ok(3));
     assert!(filter.is_set(5) && filter.is_set(700) && !filter.is_set(999));
-    // Twice is as good as once.
+    // Applying an update twice has the same effect as once.
     assert_eq!(update.apply(&mut filter), Ok(0));
 }
 
@@ -140,7 +141,7 @@ fn more_changes_than_fit_an_ethernet_frame_take_several_datagrams() {
         let bits = (0..1_000_000).step_by(step);
         bits.map(|bit| flip(bit, Bit::Set)).collect()
     };
-    // Distances of one octet, and of two.
+    // Distances with one octet, and with two.
     for (step, datagrams) in [(100, 10_000 / 1_364 + 1), (1_000, 1_000 / 682 + 1)] {
         let mut changes = changes(size, &flips(step));
         let mut all = vec![];
@@ -174,7 +175,7 @@ fn a_bit_outside_the_filter_is_not_sent_and_is_refused() {
         datagram(&[flip(1_000, Bit::Set), flip(5, Bit::Set)]),
         datagram(&[flip(5, Bit::Set)])
     );
-    // 999 and one more.
+    // 999 and another.
     assert_eq!(refusal(35, &[0xe8]), refused(1_000, 1_000));
     assert_eq!(refusal(24, &[0; 4]), refused(5, 0));
 }
@@ -189,12 +190,12 @@ fn other_hash_functions_wrong_counts_and_other_codes_are_refused() {
         let counts = [set.to_be_bytes(), clear.to_be_bytes()].concat();
         assert_eq!(refusal(28, &counts), coding(set, clear));
     }
-    // The same bit twice; 5 in two octets; one without an end.
+    // The same bit twice; 5 in two octets; a code without a last octet.
     assert_eq!(refusal(32, &[0x85, 0x00, 0x05]), coding(2, 1));
     assert_eq!(refusal(33, &[0x00, 0x05]), coding(2, 1));
     assert_eq!(refusal(36, &[0x87]), coding(2, 1));
     assert_eq!(refusal(32, &[0xff; 5]), coding(2, 1));
-    // More than 32 bits; bits that add up to more.
+    // More than 32 bits; distances with a sum above 32 bits.
     let cut = |from: &[u8]| {
         let mut datagram = three_bits()[..32].to_vec();
         datagram[24..28].fill(0xff);

@@ -1,8 +1,8 @@
-//! Log entries, and the words for outcomes.
+//! Log entries, and the names of outcomes.
 //!
-//! Made by `log_entry` when the last byte was sent, read by `format` and `metrics`.
+//! Made by `log_entry` after the last byte was sent, read by `format` and `metrics`.
 //!
-//! Invariant: `Outcome::row` is the only table from our outcomes to Squid's words and to the
+//! Invariant: `Outcome::row` is the only table from our outcomes to Squid's result codes and to the
 //! classes of `/stats`.
 
 use std::fmt;
@@ -14,74 +14,74 @@ use http::Version;
 
 use hashcache_link::usage::LinkUsage;
 
-/// One request or one tunnel, at its end.
+/// A finished request or tunnel.
 ///
-/// An open tunnel writes an entry every five minutes too. Each covers the traffic since the
+/// An open tunnel also writes an entry every five minutes. Each entry covers the traffic since the
 /// previous entry, so sums over lines are correct.
 #[derive(Clone, Debug)]
 pub(crate) struct LogEntry<'a> {
-    /// The time at which the request's first byte arrived.
+    /// Time at which the request's first byte arrived.
     pub(crate) start: UnixMillis,
-    /// From then to the last byte sent.
+    /// Time from `start` to the last byte sent.
     pub(crate) duration: Duration,
-    /// From then to the first byte sent.
+    /// Time from `start` to the first byte sent.
     pub(crate) first_byte: Option<Duration>,
     /// The client's address.
     pub(crate) client: SocketAddr,
-    /// The name of the user who logged in at the proxy.
+    /// User name from the login at the proxy.
     pub(crate) user: Option<&'a str>,
     /// The method as received.
     pub(crate) method: &'a str,
     /// `http` or `https`.
     pub(crate) scheme: &'a str,
-    /// The requested host and port; empty if the head was refused before they were known.
+    /// Requested host and port; empty if the head was refused before they were known.
     pub(crate) authority: &'a str,
-    /// Path and query; of a refused request the target as received; empty for `CONNECT`.
+    /// Path and query; for a refused request the target as received; empty for `CONNECT`.
     pub(crate) path: &'a str,
     /// The client's version of HTTP.
     pub(crate) version: Version,
-    /// The status sent, 0 if none was.
+    /// Status sent, or 0 if no response was sent.
     pub(crate) status: u16,
     /// The outcome.
     pub(crate) outcome: Outcome,
-    /// Whether the client left before the end.
+    /// True if the client left before the response was complete.
     pub(crate) aborted: bool,
     /// Bytes sent to the client, heads included.
     pub(crate) client_bytes: u64,
     /// Bytes received from upstream for this request, heads included.
     pub(crate) origin_bytes: u64,
-    /// The frames of the response on a link, received or sent.
+    /// Frames of the response on a link, received or sent.
     pub(crate) link: Option<LinkUsage>,
-    /// The server that was asked, if one was.
+    /// The upstream server, if the request was sent to one.
     pub(crate) next_hop: Option<LoggedHop<'a>>,
     /// `Failure::slug` of the failure.
     pub(crate) error: Option<&'static str>,
-    /// The number that is also on the error page.
+    /// Request ID, which is also on the error page.
     pub(crate) request_id: RequestId,
-    /// As received.
+    /// Field value as received.
     pub(crate) user_agent: Option<&'a [u8]>,
-    /// As received.
+    /// Field value as received.
     pub(crate) referer: Option<&'a [u8]>,
-    /// Of the response.
+    /// Content-Type of the response.
     pub(crate) content_type: Option<&'a [u8]>,
 }
 
-/// The server that was asked for a resource.
+/// The upstream server of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoggedHop<'a> {
-    /// Its address; `None`: there was no connection.
+    /// Address of the server; `None`: there was no connection.
     pub(crate) address: Option<SocketAddr>,
-    /// Its name, if it is a peer and not the origin.
+    /// Name of the peer, if the server is a peer and not the origin.
     pub(crate) peer: Option<&'a str>,
-    /// Squid's word for the reason of the choice.
+    /// Squid's hierarchy code: the reason of the choice.
     pub(crate) code: &'static str,
 }
 
 impl LogEntry<'_> {
-    /// The class in which this request is counted, if any.
+    /// Returns the class in which this request is counted, if any.
     pub(crate) fn class(&self) -> Option<OutcomeClass> {
         let class = self.outcome.row().class;
-        // A stale response served instead of an error is a hit: the client is served.
+        // A stale response instead of an error is a hit, because the client gets a response.
         match (self.error, class) {
             (Some(_), Some(OutcomeClass::Hit)) => class,
             (Some(_), _) if !self.outcome.is_connection() => Some(OutcomeClass::Error),
@@ -90,12 +90,12 @@ impl LogEntry<'_> {
     }
 }
 
-/// The number of a request, on its log line and on its error page.
+/// ID of a request, on the log line and on the error page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestId(pub(crate) u64);
 
 impl RequestId {
-    /// A new number; unique, but not hard to guess.
+    /// Returns a new ID; unique, but not hard to guess.
     pub(crate) fn fresh() -> Self {
         Self(fastrand::u64(..))
     }
@@ -107,14 +107,14 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// How a request was answered, in the words of RFC 9211 where it has one.
+/// Outcome of a request, in the terms of RFC 9211 where it has a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// `hit`, from disk.
     Hit,
     /// `hit`, from memory.
     MemoryHit,
-    /// `hit` on a stored error of ours or of the origin's.
+    /// `hit` on a stored error of the proxy or of the origin.
     NegativeHit,
     /// `hit` on a stale response, while it is validated in the background.
     StaleHit,
@@ -132,13 +132,13 @@ pub(crate) enum Outcome {
     Stale,
     /// `fwd=stale`: the stored response could not be validated, and must not be served unvalidated.
     StaleFailed,
-    /// `fwd=request`: the client wanted the origin's answer.
+    /// `fwd=request`: the client wanted a response from the origin.
     Request,
-    /// `fwd=bypass`: not to be cached, by rule.
+    /// `fwd=bypass`: not cacheable, by rule.
     Bypass,
     /// `fwd=method`.
     Method,
-    /// `fwd=partial`: some of it was stored.
+    /// `fwd=partial`: a part was stored.
     Partial,
     /// A tunnel.
     Tunnel,
@@ -148,7 +148,7 @@ pub(crate) enum Outcome {
     Denied,
     /// Answered by the proxy itself: own pages, refused heads.
     Own,
-    /// A purge that was made.
+    /// A completed purge.
     Purge,
 }
 
@@ -171,19 +171,20 @@ pub(crate) enum OutcomeClass {
     Negative,
 }
 
-/// The names of an outcome.
+/// Names of an outcome.
 pub(super) struct OutcomeWords {
-    /// In JSON.
+    /// Name in JSON.
     pub(super) word: &'static str,
-    /// In Squid's log.
+    /// Result code in Squid's log.
     pub(super) squid: &'static str,
-    /// In the counters.
+    /// Class in the counters.
     pub(super) class: Option<OutcomeClass>,
 }
 
 impl Outcome {
-    /// The outcome of a request that was answered with `status`. An error does not replace a stale
-    /// response; its validation has failed. Squid draws the line at 500 too.
+    /// Returns the outcome of a request that was answered with `status`. An error does not replace
+    /// a stale response, so a status of 500 or above means that the validation has failed. Squid
+    /// has the same limit.
     pub(crate) fn with_status(self, status: u16) -> Self {
         match self {
             Self::Stale if status >= 500 => Self::StaleFailed,
@@ -191,7 +192,7 @@ impl Outcome {
         }
     }
 
-    /// Whether this is about a connection, whose requests are counted separately.
+    /// Returns true if the outcome describes a connection; requests inside are counted separately.
     fn is_connection(self) -> bool {
         matches!(self, Self::Tunnel | Self::Intercepted)
     }

@@ -1,6 +1,6 @@
-//! Escapes clients' bytes for a log line: none of them can end a line, a field or a quote.
+//! Escapes clients' bytes for a log line, so that no byte can terminate a line, a field or a quote.
 //!
-//! Called by `format` alone. Runs of harmless bytes are copied at once.
+//! Called only by `format`. Runs of harmless bytes are copied at once.
 //!
 //! Invariant: the output is ASCII without control characters.
 
@@ -9,13 +9,13 @@
 pub(super) enum Quoting {
     /// Percent-encoding, for fields between spaces.
     Url,
-    /// With backslashes, as Apache does within quotes.
+    /// Backslash escapes, as in Apache's quoted fields.
     Quoted,
-    /// As JSON does.
+    /// JSON string escapes.
     Json,
 }
 
-/// Appends at most `bound` of `bytes`, and an ellipsis if there are more.
+/// Appends at most `bound` bytes of `bytes`, and an ellipsis if there are more.
 pub(super) fn push(line: &mut Vec<u8>, bytes: &[u8], escape: Quoting, bound: usize) {
     let cut = &bytes[..bytes.len().min(bound)];
     let mut rest = cut;
@@ -29,8 +29,8 @@ pub(super) fn push(line: &mut Vec<u8>, bytes: &[u8], escape: Quoting, bound: usi
     }
 }
 
-/// The position of the first byte that needs escaping. Eight at a time and without branches, which
-/// the compiler turns into vector instructions: most fields have no such byte.
+/// Returns the position of the first byte that needs escaping. Checks eight bytes at a time without
+/// branches, which the compiler vectorises, because most fields have no such byte.
 fn first_other(bytes: &[u8], escape: Quoting) -> Option<usize> {
     let (eights, _) = bytes.as_chunks::<8>();
     let plain = eights
@@ -53,7 +53,7 @@ fn is_plain(byte: u8, escape: Quoting) -> bool {
     (byte >= lowest) & (byte <= b'~') & (byte != b'"') & (byte != b'\\')
 }
 
-/// Appends the first of `bytes`, escaped, and returns the rest.
+/// Appends the first byte of `bytes`, escaped, and returns the rest.
 fn push_other<'a>(line: &mut Vec<u8>, bytes: &'a [u8], escape: Quoting) -> &'a [u8] {
     let (first, rest) = (bytes[0], &bytes[1..]);
     match escape {
@@ -63,8 +63,8 @@ fn push_other<'a>(line: &mut Vec<u8>, bytes: &'a [u8], escape: Quoting) -> &'a [
         Quoting::Json if matches!(first, b'"' | b'\\') => line.extend([b'\\', first]),
         Quoting::Json if first.is_ascii() => push_unit(line, u16::from(first)),
         Quoting::Json => {
-            // A UTF-8 character as it is; any other byte as Latin-1, which old clients use and
-            // which loses nothing.
+            // Escape a UTF-8 character as such; any other byte as Latin-1, which old clients use
+            // and which loses nothing.
             let width = match first {
                 0xc2..=0xdf => 2,
                 0xe0..=0xef => 3,
@@ -108,14 +108,14 @@ fn upper(digit: u8) -> u8 {
     b"0123456789ABCDEF"[usize::from(digit & 15)]
 }
 
-/// A host and port without the user's name and password.
+/// Returns host and port without user name and password.
 pub(super) fn without_userinfo(authority: &str) -> &str {
     authority
         .rsplit_once('@')
         .map_or(authority, |(_, host)| host)
 }
 
-/// A URL or a target in any form, as the parts before and after the userinfo.
+/// Splits a URL or a target in any form into the parts before and after the userinfo.
 pub(super) fn around_userinfo(target: &[u8]) -> (&[u8], &[u8]) {
     if target.first().is_none_or(|&byte| byte == b'/') {
         return (target, &[]);
@@ -137,7 +137,7 @@ pub(super) fn around_userinfo(target: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// Everything before the query, and its question mark.
+/// Returns the part up to the query, including the question mark.
 pub(super) fn without_query(target: &[u8]) -> &[u8] {
     let end = target.iter().position(|byte| b"?#".contains(byte));
     end.map_or(target, |at| &target[..=at])

@@ -1,12 +1,12 @@
-//! The three log formats: Squid's native one, Apache's combined one, JSON.
+//! The three log formats: Squid native, Apache combined, JSON.
 //!
-//! Called by `WorkerLog::write` under the worker's lock, so it is optimised: numbers by `itoa`, the
-//! date once a second, no allocation except to grow the buffer.
+//! Called by `WorkerLog::write` under the worker's lock, so it is optimised: numbers are formatted
+//! by `itoa`, the date once a second, without allocation except to grow the buffer.
 //!
-//! Invariant: one call appends exactly one line, whatever the client sent. Combined lines have
-//! `id=`, `error=`, `link_bytes=` and `link_coding=` after the fields of their format, where
-//! parsers ignore them. Squid's lines have ten fields and nothing else: calamaris calls longer ones
-//! invalid. Times are UTC.
+//! Invariant: a call appends exactly one line, whatever the client sent. Combined lines have `id=`,
+//! `error=`, `link_bytes=` and `link_coding=` after the standard fields, where parsers ignore them.
+//! Squid lines have only the ten native fields, because calamaris rejects longer lines. Times are
+//! UTC.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,7 +20,7 @@ use super::entry::{LogEntry, Outcome};
 use super::escape::{self, Quoting};
 use crate::settings::LogFormat;
 
-/// The form of the lines, equal for all workers.
+/// Form of the lines, equal for all workers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LineStyle {
     pub(super) format: LogFormat,
@@ -29,28 +29,28 @@ pub(super) struct LineStyle {
     pub(super) client: ClientForm,
 }
 
-/// How much of a client's address is logged.
+/// Form of a client's address in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientForm {
-    /// All of it, with the port if the format has one.
+    /// The whole address, with the port if the format has a port.
     Address,
-    /// Its network only: it shows the source of load, but names no person.
+    /// Only the network, which shows the source of load but identifies no person.
     Network,
 }
 
-/// Whether query strings are logged.
+/// Selects whether query strings are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueryForm {
     Kept,
     Stripped,
 }
 
-/// The form of the target in the combined format; the other formats have a field for the authority.
+/// Form of the target in the combined format; the other formats have a field for the authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TargetForm {
-    /// With scheme and authority, as clients of a forward proxy send it.
+    /// Scheme, authority and path, as clients of a forward proxy send it.
     Absolute,
-    /// The path alone, as clients of an origin send it.
+    /// Only the path, as clients of an origin send it.
     Path,
 }
 
@@ -71,9 +71,9 @@ impl Formatter {
         }
     }
 
-    /// Appends the line of `entry`, whose last byte was sent at `end`.
+    /// Appends the line of `entry`; its last byte was sent at `end`.
     pub(super) fn push(&mut self, line: &mut Vec<u8>, entry: &LogEntry<'_>, end: UnixMillis) {
-        // One growth instead of several; nearly all lines are shorter.
+        // A single growth instead of several; nearly all lines are shorter.
         line.reserve(1 << 10);
         match self.style.format {
             LogFormat::Squid => self.push_squid(line, entry, end),
@@ -93,7 +93,8 @@ impl Formatter {
         );
     }
 
-    /// The user; a name would undo that only the network of a client is logged.
+    /// Returns the user. If only the network of clients is logged, there is none, because the name
+    /// would identify the client.
     fn user<'a>(&self, entry: &LogEntry<'a>) -> Option<&'a str> {
         entry
             .user
@@ -106,7 +107,7 @@ impl Formatter {
     }
 
     fn push_squid(&self, line: &mut Vec<u8>, entry: &LogEntry<'_>, end: UnixMillis) {
-        // Squid logs the time of the end.
+        // Squid logs the time at which the request finished.
         push_number(line, end.seconds());
         line.push(b'.');
         push_padded(line, end.subsec_millis(), 3, b'0');
@@ -178,7 +179,7 @@ impl Formatter {
         push_id_and_error(line, entry);
     }
 
-    /// Keys are those of the Elastic Common Schema where it has one.
+    /// Appends a JSON line. The keys follow the Elastic Common Schema where it defines a key.
     fn push_json(&mut self, line: &mut Vec<u8>, entry: &LogEntry<'_>) {
         line.extend_from_slice(b"{\"@timestamp\":\"");
         line.extend_from_slice(self.date(entry.start.seconds(), iso_date));
@@ -279,7 +280,7 @@ impl Formatter {
     fn push_url(&self, line: &mut Vec<u8>, entry: &LogEntry<'_>, target: TargetForm) {
         let authority = escape::without_userinfo(entry.authority).as_bytes();
         if authority.is_empty() && entry.path.is_empty() {
-            // Squid's word for a head that cannot be parsed.
+            // Squid's text for a head that cannot be parsed.
             line.extend_from_slice(b"error:invalid-request");
             return;
         }
@@ -314,7 +315,7 @@ impl Formatter {
         }
     }
 
-    /// The date of `second`; most lines share it with the line before.
+    /// Returns the date of `second`; most lines have the same second as the previous line.
     fn date(&mut self, second: u64, make: fn(&mut Vec<u8>, u64)) -> &[u8] {
         if self.second != Some(second) {
             self.date.clear();
@@ -327,7 +328,7 @@ impl Formatter {
 
 fn squid_code(entry: &LogEntry<'_>) -> &'static str {
     match entry.outcome {
-        // The client's own copy is valid: a hit without a body.
+        // The client's own copy is valid: a hit without content.
         Outcome::Hit | Outcome::MemoryHit if entry.status == 304 => "TCP_IMS_HIT",
         outcome => outcome.row().squid,
     }
@@ -348,7 +349,7 @@ fn push_id_and_error(line: &mut Vec<u8>, entry: &LogEntry<'_>) {
     }
 }
 
-/// The media type without its parameters.
+/// Returns the media type without parameters.
 fn media_type<'a>(entry: &LogEntry<'a>) -> &'a [u8] {
     let field = entry.content_type.unwrap_or_default();
     let end = field
@@ -384,7 +385,7 @@ fn push_hex(line: &mut Vec<u8>, number: u64) {
     }
 }
 
-/// The network of an address: of a site or a street, not of a household.
+/// Returns the network of an address: a site or a street, not a household.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(v4) => Ipv4Addr::from_bits(v4.to_bits() & (u32::MAX << (32 - 24))).into(),
@@ -392,7 +393,7 @@ fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Appends an address; IPv4-mapped ones in IPv4 form.
+/// Appends an address; an IPv4-mapped address in IPv4 form.
 fn push_ip(line: &mut Vec<u8>, address: IpAddr) {
     match address.to_canonical() {
         IpAddr::V4(address) => {
@@ -437,7 +438,7 @@ fn combined_date(date: &mut Vec<u8>, second: u64) {
     ));
 }
 
-/// `2026-11-21T21:47:02`, to which the fraction is added.
+/// `2026-11-21T21:47:02`; the caller appends the fraction.
 fn iso_date(date: &mut Vec<u8>, second: u64) {
     let ([year, month, day], [hour, minute, second]) = UnixTime(second).to_utc();
     drop(write!(
@@ -449,7 +450,7 @@ fn iso_date(date: &mut Vec<u8>, second: u64) {
 const MONTHS: [&str; 12] = [
     "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
 ];
-/// Longer methods, targets and fields are cut: a line must be small compared to the queue.
+/// Longer methods, targets and fields are cut, because a line must be small compared to the queue.
 const METHOD_BYTES: usize = 32;
 const TARGET_BYTES: usize = 8 << 10;
 const FIELD_BYTES: usize = 1 << 10;

@@ -1,11 +1,11 @@
 //! The thread that writes the access log.
 //!
-//! Started by `AccessLogger`, it collects the workers' buffers and writes them out. A write that
-//! fails stops the log: lines are dropped and counted until a try succeeds. There is one every ten
-//! seconds, whether or not there are requests: the first line that was not written is kept for it.
+//! `AccessLogger` starts it. It collects the workers' buffers and writes the lines. A failed write
+//! stops the log: lines are dropped and counted until a retry succeeds. The thread retries every
+//! ten seconds, with or without requests, because it keeps the first unwritten line for the retry.
 //!
-//! Invariants: a line broken off by a full disk is ended before the next one begins. Lines are
-//! written in the order of their times.
+//! Invariants: a line that a full disk has cut is terminated before the next line is written. Lines
+//! are written in the order of their times.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use rustix::fs::{Access, access};
 
 use super::format::Formatter;
 
-/// The destination of the lines.
+/// Destination of the lines.
 pub(super) enum LogSink {
     Stdout(File),
     File {
@@ -46,7 +46,7 @@ impl LogSink {
         }
     }
 
-    /// Opens a file anew; keeps the old one if that cannot be done.
+    /// Reopens a file; keeps the old file if the path cannot be opened.
     fn reopen(&mut self) -> io::Result<()> {
         match self {
             Self::Stdout(_) => Ok(()),
@@ -60,7 +60,7 @@ impl LogSink {
     }
 }
 
-/// Logs show which sites people use, so other users of the machine must not read them.
+/// Not readable by other users of the machine, because logs show which sites people use.
 fn open(path: &PathBuf) -> io::Result<File> {
     OpenOptions::new()
         .append(true)
@@ -69,7 +69,7 @@ fn open(path: &PathBuf) -> io::Result<File> {
         .open(path)
 }
 
-/// Whether `open` would open or create the file at `path`. Nothing is opened, because opening a
+/// Checks that `open` could open or create the file at `path`. Opens nothing, because opening a
 /// pipe would block.
 pub(super) fn can_open(path: &Path) -> io::Result<()> {
     match path.metadata() {
@@ -84,19 +84,19 @@ pub(super) fn can_open(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The state of the thread.
+/// State of the thread.
 pub(super) struct LogWriterThread {
     sink: LogSink,
     shared: Arc<LogShared>,
-    /// What was taken from each worker.
+    /// Lines taken from each worker.
     taken: Vec<Lines>,
     /// Lines being written.
     batch: Vec<u8>,
-    /// When to try again after a failure, since the start of the thread.
+    /// Time of the retry after a failure, since the start of the thread.
     retry_at: Option<Duration>,
-    /// The last written byte did not end a line.
+    /// True if the last byte written was not the end of a line.
     torn: bool,
-    /// The first line that a full disk did not take, for the next try.
+    /// First line that a full disk did not accept, for the retry.
     kept: Vec<u8>,
 }
 
@@ -121,8 +121,8 @@ impl LogWriterThread {
     pub(super) fn run(&mut self) {
         let start = Instant::now();
         loop {
-            // Read before the round, so that the last round sees every line that was written before
-            // the stop.
+            // Read before the round, so that the last round finds every line that was written
+            // before the stop.
             let stopping = self.shared.stop.load(Relaxed);
             let busy = self.round(start.elapsed());
             if stopping {
@@ -133,8 +133,8 @@ impl LogWriterThread {
                 thread::park_timeout(ROUND_TIME);
                 continue;
             }
-            // Sleep until there is a line. Checking after the flag is set ensures that no line is
-            // missed in between.
+            // Sleep until there is a line. The buffers are checked after the flag is set, so no
+            // line is missed in between.
             self.shared.asleep.store(true, Relaxed);
             if self.nothing_waits() {
                 match self.retry_at {
@@ -146,7 +146,7 @@ impl LogWriterThread {
         }
     }
 
-    /// Collects and writes once; true if there was anything.
+    /// Collects and writes once; returns true if there were any lines.
     pub(super) fn round(&mut self, now: Duration) -> bool {
         self.collect();
         let busy = !self.batch.is_empty();
@@ -175,8 +175,9 @@ impl LogWriterThread {
 
     /// Takes the lines of all workers and merges them by their times.
     ///
-    /// All buffers are locked at once, and a worker takes the time of a line while it has the lock.
-    /// So each line that is written later has a later time than all lines that are taken here.
+    /// All buffers are locked at once, and a worker reads the time of a line while it holds the
+    /// lock. So each line that is written later has a later time than all lines that are taken
+    /// here.
     fn collect(&mut self) {
         let buffers = lock(&self.shared.buffers).clone();
         self.taken.resize_with(buffers.len(), Lines::default);
@@ -195,7 +196,7 @@ impl LogWriterThread {
             .all(|buffer| lock(buffer).lines.is_empty())
     }
 
-    /// Writes the line that was kept, and the batch.
+    /// Writes the kept line and the batch.
     fn write_batch(&mut self, now: Duration, before: BeforeWrite) {
         self.batch.splice(0..0, self.kept.drain(..));
         let mut sent = 0;
@@ -238,8 +239,8 @@ impl LogWriterThread {
         written
     }
 
-    /// Keeps the first line behind `sent` for the next try, and counts the others as lost. A line
-    /// that was broken off is lost too: its end may come into another file.
+    /// Keeps the first line after `sent` for the retry, and counts the others as lost. A cut line
+    /// is lost too, because its rest might be written to another file.
     fn keep_one_line(&mut self, sent: usize) {
         let rest = &self.batch[sent..];
         let end_of_line = |bytes: &[u8]| bytes.iter().position(|&byte| byte == b'\n');
@@ -256,7 +257,7 @@ impl LogWriterThread {
             .fetch_add(lines(rest) - lines(&self.kept), Relaxed);
     }
 
-    /// Counts the lines of the batch behind `sent` as lost.
+    /// Counts the lines of the batch after `sent` as lost.
     fn drop_lines(&self, sent: usize) {
         self.shared
             .dropped
@@ -264,7 +265,7 @@ impl LogWriterThread {
     }
 }
 
-/// What a write of lines begins with.
+/// Action before a write of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BeforeWrite {
     Nothing,
@@ -283,7 +284,7 @@ fn write_all(
             Ok(count) => *sent += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             // A slow reader of a non-blocking pipe: wait and write again. Meanwhile workers drop
-            // the lines that their full buffers have no room for, so memory stays bounded.
+            // the lines that do not fit in their full buffers, so memory stays bounded.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if shared.stop.load(Relaxed) {
                     return Err(error);
@@ -314,7 +315,7 @@ fn lines(bytes: &[u8]) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// How long after a failure the log tries again.
+/// Time from a failure to the retry.
 pub(super) const RETRY_TIME: Duration = Duration::from_secs(10);
 const PIPE_TIME: Duration = Duration::from_millis(10);
 
@@ -325,24 +326,24 @@ pub(super) struct PendingLines {
     pub(super) formatter: Formatter,
 }
 
-/// Lines of one worker, with the times at which their requests ended.
+/// Lines of a worker, with the times at which the requests finished.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     text: Vec<u8>,
     ends: Vec<LineEnd>,
 }
 
-/// The end of a line.
+/// End of a line.
 #[derive(Clone, Copy, Debug)]
 struct LineEnd {
-    /// Its place in the text.
+    /// Position in the text.
     at: usize,
     /// The time of the line.
     time: UnixMillis,
 }
 
 impl Lines {
-    /// Appends a line, which `write` adds to the text.
+    /// Appends a line; `write` adds it to the text.
     pub(super) fn push(&mut self, time: UnixMillis, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.text);
         let at = self.text.len();
@@ -354,7 +355,7 @@ impl Lines {
         self.text.truncate(self.begin(self.ends.len()));
     }
 
-    /// The memory of all lines.
+    /// Returns the memory of all lines.
     pub(super) fn bytes(&self) -> usize {
         self.text.len() + self.ends.len() * size_of::<LineEnd>()
     }
@@ -363,7 +364,7 @@ impl Lines {
         &self.text[self.begin(number)..self.ends[number].at]
     }
 
-    /// Where a line begins: where the one before it ends.
+    /// Returns the start of a line, which is the end of the previous line.
     fn begin(&self, number: usize) -> usize {
         let before = number.checked_sub(1).and_then(|it| self.ends.get(it));
         before.map_or(0, |end| end.at)
@@ -379,7 +380,7 @@ impl Lines {
     }
 }
 
-/// Memory that a line takes besides its text.
+/// Memory of a line in addition to its text.
 #[cfg(test)]
 pub(super) const LINE_END_BYTES: usize = size_of::<LineEnd>();
 
@@ -401,5 +402,5 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Maximum time of a line in its buffer.
+/// Maximum time that a line stays in a buffer.
 pub(super) const ROUND_TIME: Duration = Duration::from_millis(100);

@@ -1,7 +1,7 @@
-//! Who may see pages that name sites and clients: this machine, or a client that has the token.
+//! Checks access to pages that name sites and clients: only from this machine, or with the token.
 //!
-//! Invariant: a page of a foreign site cannot read them: its Origin is another one, and browsers
-//! send it.
+//! Invariant: a foreign site's page cannot read these pages, because browsers send the Origin,
+//! and a foreign Origin is refused.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use super::answer::error;
 use super::token::{Shown, Token};
 
-/// The refusal of a request for the dashboard from the client at `peer`.
+/// Refuses a request for the dashboard from the client at `peer`.
 pub(super) fn dashboard_refusal(
     fields: &HeaderMap,
     peer: IpAddr,
@@ -28,19 +28,20 @@ pub(super) fn dashboard_refusal(
     }
 }
 
-/// The refusal of a request that a page of another origin has made a browser send.
+/// Returns the refusal for a request that another origin's page has caused.
 pub(super) fn other_origin() -> Response<Bytes> {
     let what = "this page is for the admin listener's own origin";
     error(StatusCode::FORBIDDEN, what)
 }
 
-/// Whether no page of another origin has made a browser send this. Programs send no Origin.
+/// Returns true if no page of another origin has made a browser send this request. Programs send no
+/// Origin.
 pub(super) fn is_own_origin(fields: &HeaderMap) -> bool {
     let mut origins = fields.get_all(ORIGIN).iter();
     let (Some(origin), None) = (origins.next(), origins.next()) else {
         return !fields.contains_key(ORIGIN) && !is_of_other_origin(fields);
     };
-    // Of https if TLS ends in front of us.
+    // The scheme is https if a TLS terminator is in front of this listener.
     let origin = origin.as_bytes();
     let authority = [&b"http://"[..], b"https://"]
         .into_iter()
@@ -52,8 +53,8 @@ pub(super) fn is_own_origin(fields: &HeaderMap) -> bool {
         && !is_of_other_origin(fields)
 }
 
-/// Whether a browser says that a page of another origin has caused the request, for example as a
-/// frame or as an image. A link that the user follows is harmless and is not counted.
+/// Returns true if the browser reports that a page of another origin has caused the request, for
+/// example as a frame or as an image. A link that the user follows is harmless and does not count.
 fn is_of_other_origin(fields: &HeaderMap) -> bool {
     let site = fields.get("sec-fetch-site").map(HeaderValue::as_bytes);
     let mode = fields.get("sec-fetch-mode").map(HeaderValue::as_bytes);

@@ -1,4 +1,4 @@
-//! Responses of the admin listener.
+//! Responses on the admin listener.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -17,7 +17,7 @@ pub(super) fn typed(status: StatusCode, kind: &'static str, body: String) -> Res
     response
 }
 
-/// A refusal, with this sentence.
+/// Returns a refusal with this sentence.
 pub(super) fn error(status: StatusCode, what: &str) -> Response<Bytes> {
     plain(status, format!("{what}\n"))
 }

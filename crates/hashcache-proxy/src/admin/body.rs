@@ -1,4 +1,4 @@
-//! The content of a response of the admin listener.
+//! Response content on the admin listener.
 
 use std::convert::Infallible;
 use std::pin::Pin;

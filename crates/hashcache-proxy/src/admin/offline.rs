@@ -1,10 +1,11 @@
-//! `POST /-/offline`: how the line to the Internet is regarded.
+//! `POST /-/offline`: sets how the line to the Internet is treated.
 //!
-//! A program sends JSON, `{"mode": "on"}`, `"off"` or `"auto"`, and a button of the dashboard sends
-//! the form field `mode`. Both need the token; a browser asks its user for it.
+//! A program sends JSON, `{"mode": "on"}`, `"off"` or `"auto"`, and a button on the dashboard sends
+//! the form field `mode`. Both need the token; a browser prompts the user for it.
 //!
-//! Invariant: no page of a foreign site presses the button. Browsers send the Origin of the page
-//! with a form, and they would add the token by themselves once the user has entered it.
+//! Invariant: no page on a foreign site can press the button. Browsers send the Origin of the page
+//! with a form, which must be checked because browsers add the token automatically once the user
+//! has entered it.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use super::token::{Shown, Token};
 
 pub(super) const PATH: &str = "/-/offline";
 
-/// The line, and who may say how it is regarded.
+/// The line, and the token that a change needs.
 #[derive(Debug)]
 pub(super) struct Switch {
     pub(super) line: Arc<Line>,
@@ -29,7 +30,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// The response to a `POST` to [`PATH`] at one of our addresses.
+    /// Returns the response to a `POST` to [`PATH`] at one of our addresses.
     pub(super) async fn answer<B>(&self, fields: &HeaderMap, body: B) -> Response<Bytes>
     where
         B: http_body::Body<Data = Bytes>,
@@ -63,7 +64,7 @@ impl Switch {
     }
 }
 
-/// The object that tells how the line is regarded.
+/// Returns the JSON object with the mode and the state of the line.
 pub(super) fn state(line: &Line) -> Value {
     json!({ "mode": line.regarded().word(), "offline": line.is_down() })
 }
@@ -77,7 +78,7 @@ fn mode_of_form(body: &[u8]) -> Option<Offline> {
     mode_named(std::str::from_utf8(body).ok()?.strip_prefix("mode=")?)
 }
 
-/// The browser shows the dashboard again, and a reload does not press the button again.
+/// Redirects the browser to the dashboard, so that a reload does not press the button again.
 fn to_dashboard() -> Response<Bytes> {
     let mut response = plain(StatusCode::SEE_OTHER, "see /dashboard\n".to_owned());
     let dashboard = HeaderValue::from_static(super::PAGE);

@@ -18,15 +18,15 @@ use super::token::{Shown, Token};
 
 pub(super) const PATH: &str = "/-/purge";
 
-/// Maximum length of the body, bytes.
+/// Maximum body length, bytes.
 const BODY_BYTES: usize = 256 << 10;
-/// Maximum number of targets in one request.
+/// Maximum targets in one request.
 const MOST: usize = 1_000;
 
-/// Returns the sites of a reverse proxy; `None` from a forward proxy.
+/// Returns a reverse proxy's sites; `None` in a forward proxy.
 pub(crate) type SitesView = Arc<dyn Fn() -> Option<Arc<LiveSites>> + Send + Sync>;
 
-/// The input of purges.
+/// State for purges.
 #[derive(Clone)]
 pub(super) struct Purges {
     pub(super) purger: Purger,
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Purges {
 }
 
 impl Purges {
-    /// The response to a `POST` to [`PATH`] at one of our addresses.
+    /// Returns the response to a `POST` to [`PATH`] at one of our addresses.
     pub(super) async fn answer<B>(&self, fields: &HeaderMap, body: B) -> Response<Bytes>
     where
         B: http_body::Body<Data = Bytes>,
@@ -131,7 +131,7 @@ impl Purges {
         Ok((what, PurgeEffect::of(soft)))
     }
 
-    /// The target under which a client's URL is stored.
+    /// Returns the target under which a client's URL is stored.
     fn target(&self, url: &str) -> Result<Target, String> {
         let target = Target::parse_url(url).map_err(|error| format!("`{url}`: {error}"))?;
         match (self.sites)() {

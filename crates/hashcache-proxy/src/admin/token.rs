@@ -1,13 +1,13 @@
-//! The token without which the admin listener changes nothing, names no URLs, and shows the
-//! dashboard to no other machine.
+//! The admin listener's token, which is needed to change anything, to get URLs, and to see the
+//! dashboard from another machine.
 //!
 //! It is in a file that the operator names, and in the request as `Authorization: Bearer …`. Called
 //! by `purge`, `offline`, `views` and, for the dashboard, `access`.
 //!
-//! Invariants: a page of a foreign site cannot send the token: with Authorization, browsers send a
-//! preflight request first, and that is refused. A browser that has asked its user for the token
-//! sends it by itself, so `access::is_own_origin` is asked before `Shown::BearerOrBasic`. The time
-//! of a refusal does not reveal the token.
+//! Invariants: a foreign site's page cannot send the token as Bearer: with Authorization,
+//! browsers send a preflight request first, and the preflight is refused. A browser in which the
+//! user has entered the token sends it automatically, so callers check `access::is_own_origin`
+//! before they accept `Shown::BearerOrBasic`. The time of a refusal does not reveal the token.
 
 use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -22,32 +22,32 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::answer::error;
 
-/// How a client may show that it has the token.
+/// Ways in which a client may send the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
-    /// `Authorization: Bearer`, which no page of a foreign site can send.
+    /// `Authorization: Bearer`, which no page on a foreign site can send.
     Bearer,
-    /// That, or the password of `Authorization: Basic`, which a browser asks its user for.
+    /// Bearer, or the password of `Authorization: Basic`, for which a browser prompts the user.
     BearerOrBasic,
 }
 
-/// The place of the token; none: nothing may be changed.
+/// Token file path; `None`: nothing may be changed.
 #[derive(Clone, Debug)]
 pub(super) struct Token(Option<PathBuf>);
 
 impl Token {
-    /// The token in this file. A bad file is logged now, and not only at the first use.
+    /// Uses the token in this file. An invalid file is logged now, and not only at the first use.
     pub(super) fn new(path: Option<PathBuf>) -> Self {
         let _told = path.as_deref().map(token);
         Self(path)
     }
 
-    /// Whether the operator has named a file.
+    /// Returns true if the operator has configured a token file.
     pub(super) fn is_configured(&self) -> bool {
         self.0.is_some()
     }
 
-    /// The response to a request without the token.
+    /// Refuses a request without the token.
     pub(super) fn refusal(&self, fields: &HeaderMap, shown: Shown) -> Option<Response<Bytes>> {
         let Some(path) = &self.0 else {
             return Some(error(
@@ -76,7 +76,7 @@ impl Token {
     }
 }
 
-/// What the request shows as the token.
+/// Returns the token in the request.
 fn given(fields: &HeaderMap, shown: Shown) -> Option<Vec<u8>> {
     let value = fields.get(AUTHORIZATION)?.as_bytes();
     if let Some(token) = value.strip_prefix(b"Bearer ") {
@@ -90,7 +90,7 @@ fn given(fields: &HeaderMap, shown: Shown) -> Option<Vec<u8>> {
     Some(decoded[password..].trim_ascii().to_vec())
 }
 
-/// The token in the file at `path`; if there is no valid one, that is logged.
+/// Reads the token from the file at `path`; logs if it is not valid.
 fn token(path: &Path) -> Option<Vec<u8>> {
     match read_token(path) {
         Ok(token) => Some(token),
@@ -102,7 +102,7 @@ fn token(path: &Path) -> Option<Vec<u8>> {
     }
 }
 
-/// The token in the file at `path`; an error if there is no valid one.
+/// Reads the token from the file at `path`; an error if it is not valid.
 pub(crate) fn read_token(path: &Path) -> io::Result<Vec<u8>> {
     let file = open_regular(path, Link::Followed)?;
     let facts = file.metadata()?;
@@ -122,7 +122,7 @@ pub(crate) fn read_token(path: &Path) -> io::Result<Vec<u8>> {
     Ok(token.to_vec())
 }
 
-/// Permissions that the token file must not have: only the owner and the group may read it.
+/// Forbidden permissions on the token file: only the owner and the group may read it.
 const OTHERS: u32 = 0o027;
 
 /// Compares in constant time.
@@ -131,7 +131,7 @@ fn is_equal(one: &[u8], other: &[u8]) -> bool {
     std::hint::black_box(differences) == 0 && one.len() == other.len()
 }
 
-/// Minimum length of a token, bytes: shorter ones can be guessed.
+/// Minimum token length, bytes: shorter tokens can be guessed.
 const TOKEN_MIN: usize = 16;
-/// A longer file is not a token.
+/// Maximum file length, bytes: a longer file is not a token.
 const TOKEN_MAX: u64 = 4 << 10;

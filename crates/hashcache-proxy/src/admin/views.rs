@@ -1,8 +1,8 @@
-//! `GET /-/explain` and `GET /-/list`: questions of operators about requests and the store.
+//! `GET /-/explain` and `GET /-/list`: operators' questions about requests and the store.
 //!
-//! A list names URLs that people have used, as the access log does, so it needs the token. An
-//! explanation says which URLs are stored and what rules say of users, so it needs the token too,
-//! except on this machine where none is configured.
+//! A list contains URLs that people have used, as the access log does, so it needs the token. An
+//! explanation reveals which URLs are stored and how rules treat users, so it needs the token too,
+//! except from this machine if no token is configured.
 
 use std::net::IpAddr;
 
@@ -15,12 +15,12 @@ use super::token::{Shown, Token};
 use crate::explain::{Explainer, Question};
 use crate::inventory::{Inventory, InventoryQuestion};
 
-/// The page of `hashcache explain`.
+/// Path of `hashcache explain`.
 pub(super) const EXPLAIN: &str = "/-/explain";
-/// The page of `hashcache list`.
+/// Path of `hashcache list`.
 pub(super) const LIST: &str = "/-/list";
 
-/// Answers the questions.
+/// State for explain and list requests.
 pub(super) struct Views {
     pub(super) explainer: Explainer,
     pub(super) inventory: Inventory,
@@ -34,7 +34,8 @@ impl std::fmt::Debug for Views {
 }
 
 impl Views {
-    /// The answer to `head` of the client at `client`; `None`: it asks for something else.
+    /// Returns the response to `head` from the client at `client`; `None` for another method or
+    /// path.
     pub(super) async fn answer(
         &self,
         head: &http::request::Parts,

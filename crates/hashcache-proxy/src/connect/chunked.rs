@@ -1,14 +1,15 @@
-//! A TCP stream over a link as literals and references to chunks: one end of it.
+//! One end of a TCP stream over a link, sent as literals and references to chunks.
 //!
-//! The parent's end is begun by `connect` after a CONNECT that offers chunks, the child's end by
-//! `server/forward_listener`. The codec is `hashcache_wan::chunk`; this module moves its bytes, and
+//! The parent's end is started by `connect` after a CONNECT that offers chunks, the child's end by
+//! `server/forward_listener`. The codec is `hashcache_wan::chunk`; this module moves the bytes, and
 //! reads and writes extents in the store of this box.
 //!
-//! Invariants: as of a tunnel: the end of one direction is forwarded as the end of that direction
-//! only, and a broken side resets the other. Bytes from the link are read also while the near end
-//! takes none; the windows bound what is held. A stream ends well only when both ends have all
-//! content. Memory for all of that is reserved before (`Windows::memory_bytes`).
-//! Cost: that of the codec, and a read of the store for each run of references.
+//! Invariants: as for a tunnel, the close of one direction is forwarded for that direction only,
+//! and a broken side resets the other. Bytes from the link are read even while the near end accepts
+//! none; the windows bound the bytes held. A stream finishes without error only when all content
+//! has arrived on both sides. Memory for all that is reserved before the start
+//! (`Windows::memory_bytes`).
+//! Cost: that of the codec, and a store read for each run of references.
 
 use std::cell::RefCell;
 use std::future::{IntoFuture as _, poll_fn};
@@ -36,10 +37,10 @@ pub(crate) struct Moved {
     pub(crate) to_near: u64,
 }
 
-/// Why a stream ended.
+/// Reason why a stream was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Both directions have ended.
+    /// Both directions were closed.
     Finished,
     /// No byte moved for the idle time.
     Idle,
@@ -49,11 +50,11 @@ pub(crate) enum Ended {
     Broke,
 }
 
-/// What both ends of a stream have agreed on, and what this end uses for it.
+/// Settings that both ends of a stream have agreed on, and the state that this end uses.
 pub(crate) struct ChunkPair {
     pub(crate) key: Key,
     pub(crate) windows: Windows,
-    /// What the other box has.
+    /// The chunks that the other box has.
     pub(crate) known: Arc<Known>,
     pub(crate) cache: Cache,
     pub(crate) counters: Arc<LinkCounters>,
@@ -61,8 +62,9 @@ pub(crate) struct ChunkPair {
     pub(crate) _memory: ShareReservation,
 }
 
-/// Memory for one end of a stream, within the client's share, and the windows that it allows. Where
-/// little is left, windows are small; where too little is left, the stream cannot be coded.
+/// Reserves memory for one end of a stream, within the client's share, and returns the windows that
+/// it allows. If little memory is left, the windows are small; if too little is left, the stream
+/// cannot be coded.
 pub(crate) fn reserve(
     allowance: &Allowance,
     share_max: u64,
@@ -77,7 +79,7 @@ pub(crate) fn reserve(
     })
 }
 
-/// The windows of an end that may use `own`, with another end that has sent `other`.
+/// The windows for an end that may use `own`, if the other end has sent `other`.
 pub(crate) fn agreed(own: Windows, other: &ChunkField) -> Windows {
     Windows {
         send: own.send.min(other.window),
@@ -85,9 +87,8 @@ pub(crate) fn agreed(own: Windows, other: &ChunkField) -> Windows {
     }
 }
 
-/// Forwards between the near end and the link until both directions have ended. `drained` and
-/// `progress` are those of `tunnel::run`; `near` is the client at a child, the upstream at a
-/// parent.
+/// Forwards between the near end and the link until both directions are closed. `drained` and
+/// `progress` are as in `tunnel::run`; `near` is the client at a child, the upstream at a parent.
 pub(crate) async fn run<N, L>(
     mut near: N,
     mut link: L,
@@ -112,7 +113,7 @@ where
                 Ok(Turn::Again) => {
                     carrier.count();
                     last_moved = Instant::now();
-                    // A busy stream must not keep the core from others.
+                    // A busy stream must not keep other tasks off the core.
                     tokio::task::yield_now().await;
                 }
                 Err(Broken::Near | Broken::Link) => break Ended::Broke,
@@ -128,16 +129,16 @@ where
     carrier.count();
     let moved = carrier.moved;
     let is_at_rest = carrier.is_at_rest();
-    // The next stream may use its memory while this one waits for its end.
+    // Another stream may use this memory while this stream waits to be closed.
     drop(carrier);
     match ended {
         Ended::Finished => close(&mut near, &mut link).await,
-        // The end of an idle connection, as of an idle tunnel.
+        // Close an idle connection like an idle tunnel.
         Ended::Idle if is_at_rest => {
             let _ = timeout(CLOSE_TIME, near.shutdown()).await;
             link.reset();
         }
-        // Not all has arrived, or more may be on its way.
+        // Not all bytes have arrived, or more may be in transit.
         Ended::Idle | Ended::Drained | Ended::Broke => {
             near.reset();
             link.reset();
@@ -146,12 +147,13 @@ where
     (moved, ended)
 }
 
-/// Ends the stream of the link, and reads its other end so that HTTP/2 does not reset it.
+/// Closes the link stream, and reads until the other end closes it, so that HTTP/2 does not reset
+/// the stream.
 async fn close(near: &mut impl Side, link: &mut impl Side) {
     let closing = async {
         let _ = near.shutdown().await;
         let _ = link.shutdown().await;
-        // Nothing may arrive but the end.
+        // Nothing but the end of stream may arrive.
         let mut buffer = [0; 64];
         let mut buffer = ReadBuf::new(&mut buffer);
         let _ = poll_fn(|cx| Pin::new(&mut *link).poll_read(cx, &mut buffer)).await;
@@ -159,16 +161,16 @@ async fn close(near: &mut impl Side, link: &mut impl Side) {
     let _ = timeout(LINK_CLOSE_TIME, closing).await;
 }
 
-/// What a poll has done.
+/// Result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     /// Bytes have moved.
     Again,
-    /// Both directions have ended.
+    /// Both directions are closed.
     Done,
 }
 
-/// Which side failed.
+/// The side that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Near,
@@ -195,23 +197,23 @@ struct Carrier {
     from_link: Reading,
     to_near_end: ToNearEnd,
     lookup: Option<Lookup>,
-    /// Sends what was collected when the near end pauses.
+    /// Timer that sends the collected bytes when the near end pauses.
     flush: Option<FlushTimer>,
-    /// What had been read from the near end when it paused last, bytes.
+    /// Bytes read from the near end until the last pause.
     read_at_pause: u64,
-    /// Extents of this stream that were stored, for their groups.
+    /// Number of stored extents from this stream; it gives their group.
     extents: u64,
     group: u64,
     moved: Moved,
-    /// Bytes on the link, in and out, that were not counted yet.
+    /// Bytes on the link, in and out, that are not yet counted.
     wire: [u64; 2],
     counted: [chunk::Carried; 2],
 }
 
-/// Content of an extent from the store; `None`: it is not there.
+/// Content of an extent from the store; `None`: the store does not have it.
 type Lookup = Pin<Box<dyn Future<Output = Option<Vec<u8>>>>>;
 
-/// Whether more may arrive from a side.
+/// Tells whether more may arrive from a side.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Open,
@@ -221,14 +223,14 @@ enum Reading {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ToNearEnd {
     Open,
-    /// The far end has sent all; the FIN follows the last bytes.
+    /// The far end has sent all bytes; the FIN follows the last of them.
     Ending,
     Ended,
 }
 
 struct FlushTimer {
     sleep: Pin<Box<Sleep>>,
-    /// When the first byte was collected that is not sent yet.
+    /// Time at which the first unsent byte was collected.
     since: Instant,
 }
 
@@ -246,7 +248,7 @@ impl Carrier {
             flush: None,
             read_at_pause: 0,
             extents: 0,
-            // Any number that other streams do not use; 0 would be no group.
+            // Any number that other streams do not use; 0 would mean no group.
             group: fastrand::u64(..) | 1,
             moved: Moved::default(),
             wire: [0; 2],
@@ -254,7 +256,7 @@ impl Carrier {
         }
     }
 
-    /// Ready when bytes have moved or the stream has ended.
+    /// Ready when bytes have moved or the stream is closed.
     fn poll<N, L>(
         &mut self,
         cx: &mut Context<'_>,
@@ -270,7 +272,7 @@ impl Carrier {
             let mut moves = self.poll_store(cx);
             let waited = self.lookup.is_some();
             self.poll_events()?;
-            // A lookup that is never polled is never made, and nothing would wake this task.
+            // A lookup runs only if it is polled: otherwise nothing would wake this task.
             moves |= !waited && self.lookup.is_some();
             if self.is_cut_short() {
                 return Poll::Ready(Err(Broken::Link));
@@ -307,15 +309,15 @@ impl Carrier {
         }
     }
 
-    /// Whether nothing waits for either side.
+    /// Returns true if nothing waits for either side.
     fn is_at_rest(&self) -> bool {
         let is_silent = self.to_near.is_empty() && self.to_link.is_empty();
         let is_sent = !self.stream.has_unsent() && !self.stream.has_waiting();
         is_silent && is_sent && self.lookup.is_none()
     }
 
-    /// Whether the link has ended before both directions have. The other end closes the stream when
-    /// all was acknowledged; the near end may take the last of it later.
+    /// Returns true if the link closed before both directions did. The other end closes the stream
+    /// when all was acknowledged; the near end may take the last bytes later.
     fn is_cut_short(&self) -> bool {
         self.from_link == Reading::Ended
             && self.lookup.is_none()
@@ -323,7 +325,7 @@ impl Carrier {
             && !self.stream.is_done()
     }
 
-    /// Gives the codec what the store has found.
+    /// Gives the codec the result of the store lookup.
     fn poll_store(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(lookup) = &mut self.lookup else {
             return false;
@@ -336,7 +338,7 @@ impl Carrier {
         true
     }
 
-    /// Takes from the codec all that can be taken now.
+    /// Takes all available events from the codec.
     fn poll_events(&mut self) -> Result<(), Broken> {
         while self.lookup.is_none() {
             self.stream.set_near(if self.to_near.is_empty() {
@@ -358,7 +360,8 @@ impl Carrier {
                         group,
                         ..Put::metadata(EXTENT_METADATA)
                     };
-                    // What is not stored is asked for, should it be referred to.
+                    // If the put fails, the extent is requested again when the other end refers to
+                    // it.
                     let _ = self
                         .pair
                         .cache
@@ -381,7 +384,7 @@ impl Carrier {
     {
         let mut has_read = false;
         let begun = self.moved.from_near;
-        // What is stored of it is held until the next turn, and until a lookup has ended.
+        // Extents to store are held until the next turn, and until a lookup has finished.
         while self.from_near == Reading::Open
             && self.lookup.is_none()
             && self.to_link.bytes.len() < OUTPUT_BYTES
@@ -389,8 +392,9 @@ impl Carrier {
         {
             let room = self.stream.room();
             if room == 0 {
-                // What is collected waits for the acknowledgement that opens the window: a flush
-                // would cut a chunk at each of them. If none is sure to come, it has to be sent.
+                // Collected bytes wait for the acknowledgement that opens the window: a flush would
+                // cut a chunk at each acknowledgement. If no acknowledgement is sure to arrive, the
+                // bytes must be sent now.
                 if !self.stream.awaits_acknowledgement() {
                     self.send_collected()?;
                 }
@@ -427,7 +431,7 @@ impl Carrier {
         Ok(has_read)
     }
 
-    /// Sends what was collected when the near end has paused.
+    /// Sends the collected bytes when the near end has paused.
     fn poll_flush(&mut self, cx: &mut Context<'_>, has_read: bool) -> Result<(), Broken> {
         if !self.stream.has_unsent() || self.from_near == Reading::Ended {
             self.flush = None;
@@ -482,7 +486,7 @@ impl Carrier {
                     Ok(true)
                 }
                 Poll::Ready(Err(_)) if !self.stream.is_done() => Err(Broken::Link),
-                // The end may be too early: what arrived before it has to be read first.
+                // The close may be too early: the bytes that arrived before it must be read first.
                 Poll::Ready(_) => {
                     self.from_link = Reading::Ended;
                     Ok(true)
@@ -491,7 +495,7 @@ impl Carrier {
         })
     }
 
-    /// Adds what has moved since the last call to the counters of the link.
+    /// Adds the bytes moved since the last call to the link counters.
     fn count(&mut self) {
         self.wire[1] += std::mem::take(&mut self.to_link.written_in_all);
         let now = self.stream.carried();
@@ -502,7 +506,7 @@ impl Carrier {
     }
 }
 
-/// What was written, and whether more waits.
+/// Result of a write: tells whether bytes moved, and if more wait.
 #[derive(Clone, Copy)]
 struct Written {
     moved: bool,
@@ -514,7 +518,7 @@ impl Waiting {
         self.bytes.is_empty()
     }
 
-    /// Writes as much as `to` takes.
+    /// Writes as much as `to` accepts.
     fn poll<W>(&mut self, cx: &mut Context<'_>, to: &mut W) -> io::Result<Written>
     where
         W: AsyncWrite + Unpin,
@@ -577,40 +581,41 @@ fn look_up(pair: &ChunkPair, name: Name) -> Lookup {
 }
 
 thread_local! {
-    /// The read buffer of all streams of a core; never held across an await.
+    /// The read buffer for all streams on a core; never held across an await.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into());
 }
 
 const SCRATCH_BYTES: usize = 16 << 10;
-/// Written bytes are removed from the front of a buffer when there are so many.
+/// Number of written bytes at which they are removed from the front of a buffer.
 const DRAINED_BYTES: usize = 16 << 10;
 /// Content that waits for the near end (a block), and frames that wait for the link.
 const BUFFER_BYTES: u64 = (256 << 10) + OUTPUT_BYTES_MAX as u64;
-/// Frames that wait for the link at the most: a block, an answer and all questions beside those
-/// that are usual.
+/// Frames that wait for the link at most, bytes: a block, an answer, and in addition to the usual
+/// frames all requests for content that this end lacks.
 const OUTPUT_BYTES_MAX: usize = 768 << 10;
 /// Content that is read from the near end in one turn.
 const READ_BYTES_MAX: u64 = 256 << 10;
-/// Windows that are tried, bytes: the largest, one for 10 Mbit/s over 600 ms without savings, and
-/// the smallest; each with the eighths of the client's share that it leaves. So a few streams do
-/// not take what many could use, and tunnels that pass unchanged, which need little, always fit.
+/// Windows that are tried, bytes: the largest, a window for 10 Mbit/s over 600 ms without savings,
+/// and the smallest; each with the eighths of the client's share that must stay free. So a few
+/// streams do not take the memory that many could use, and tunnels that pass unchanged, which need
+/// little, always fit.
 const WINDOWS: [(u64, u64); 3] = [(Windows::BYTES_MAX, 6), (1 << 20, 4), (0, 1)];
-/// Turns of a poll before other tasks of the core get theirs.
+/// Turns of a poll before other tasks on the core get theirs.
 const TURNS: usize = 16;
-/// A near end that sends nothing for so long has paused. Shorter, and a bulk transfer is cut where
-/// its sender waits for a moment; longer, and answers of a database wait.
+/// A near end that sends nothing for this time has paused. A shorter time would cut a bulk transfer
+/// wherever its sender waits for a moment; a longer time would delay database answers.
 const PAUSE: Duration = Duration::from_millis(2);
-/// A near end that has sent so much without a pause makes a bulk transfer.
+/// A near end that has sent this number of bytes without a pause makes a bulk transfer.
 const BULK_BYTES: u64 = 256 << 10;
-/// The pause that counts in a bulk transfer: nobody waits for a part of it.
+/// Pause in a bulk transfer: longer, because nobody waits for a part of it.
 const BULK_PAUSE: Duration = Duration::from_millis(10);
-/// No byte waits longer to be sent while others keep coming.
+/// Maximum time that a collected byte waits while more bytes arrive.
 const COLLECT_TIME: Duration = Duration::from_millis(100);
-/// Time for the end of a stream to return over a slow line.
+/// Time for the other end's close to arrive over a slow line.
 const LINK_CLOSE_TIME: Duration = Duration::from_secs(10);
-/// Extents of a group: about 1 MiB, so that a run of them is one read.
+/// Extents in a group: about 1 MiB, so that a run of them is one read.
 const GROUP_EXTENTS: u64 = 16;
-/// No metadata of a stored response begins with this byte.
+/// The metadata of a stored response never starts with this byte.
 const EXTENT_METADATA: &[u8] = b"c";
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! A channel to the destination of a CONNECT, by the first hop of its route that gives one.
+//! Opens a channel to the destination of a CONNECT, by the first hop in the route that gives a
+//! channel.
 //!
-//! Called by `connect` for tunnels, by `intercepted` for hosts that are to be verified, and by both
-//! `intercepted` and `transparent` for tunnels that begin without a channel.
+//! Called by `connect` for tunnels, by `intercepted` for hosts that must be verified, and by both
+//! `intercepted` and `transparent` for tunnels that start without a channel.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -27,12 +28,12 @@ use crate::worker::Worker;
 #[derive(Clone, Debug)]
 pub(crate) struct Destination {
     pub(crate) route: Route,
-    /// Members of Via for a peer that makes the tunnel, our own included.
+    /// Via members for a peer that makes the tunnel, our own included.
     pub(crate) via: Option<HeaderValue>,
 }
 
 impl Destination {
-    /// The way to `authority` for a client that has sent these fields.
+    /// The destination `authority` for a client that sent these fields.
     ///
     /// # Errors
     /// As [`Worker::route`].
@@ -75,7 +76,7 @@ impl Destination {
             }
             let others = Others::after(&self.route, number);
             if number > 0 && !hop.is_up() && others.is_any_up {
-                // It went down while another one was waited for.
+                // The peer went down while another hop was tried.
                 continue;
             }
             let limit = others.connect_time(hop);
@@ -104,9 +105,9 @@ impl Destination {
     }
 }
 
-/// Forwards bytes both ways until the end, within the limits; connects to the upstream first if
-/// necessary. A client whose quota is used up, or whose upstream cannot be reached, gets a reset:
-/// it has no other sign that something failed.
+/// Forwards bytes both ways until the tunnel closes, within the limits; connects to the upstream
+/// first if necessary. If the client's quota is used up, or the upstream cannot be reached, the
+/// client gets a reset: it has no other sign that something failed.
 pub(super) async fn carry(
     connection: &Rc<Connection>,
     (client, upstream): (Socket, Option<Channel>),
@@ -145,8 +146,8 @@ pub(super) async fn carry(
     tunnel::carry(connection, log_entry, client, upstream, open).await;
 }
 
-/// Whether another box of the list has this address. It takes what comes from our address for the
-/// request of a member, so no client may speak to it through a tunnel.
+/// Returns true if another member has this address. A member treats a request from our address as a
+/// member request, so no client may reach it through a tunnel.
 fn is_member(worker: &Worker, address: IpAddr) -> bool {
     let live = worker.common.live();
     let members = live.routes.members();

@@ -1,13 +1,13 @@
-//! CONNECT to a host whose TLS may be intercepted: the decisions between the 200 and the first
-//! request inside, and the tunnel if the connection is not intercepted.
+//! CONNECT to a host that may be intercepted: the decisions between the 200 and the first request
+//! inside, and the tunnel if the connection is not intercepted.
 //!
 //! Called by `connect`, and by `transparent` for connections without a CONNECT; uses the modules of
 //! `hashcache-intercept`. Requests inside pass through `server` and `request` like all others.
 //!
-//! Invariants: until our handshake begins, every byte from the client can still be sent to the
-//! origin. A client that is refused gets no tunnel, whatever becomes of the handshake. No
-//! connection is made to a recently verified host before it is needed. Cost: for a host that is not
-//! verified, a connection and a handshake with it; for others two lookups in memory.
+//! Invariants: until our TLS handshake starts, every byte from the client can still be sent to the
+//! origin. A refused client gets no tunnel, however the handshake turns out. No connection is made
+//! to a recently verified host before it is needed. Cost: for a host that is not verified, a
+//! connection and a handshake with it; for other hosts two lookups in memory.
 
 use std::io;
 use std::rc::Rc;
@@ -39,7 +39,7 @@ use crate::connection::{Connection, InterceptedFor};
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::worker::{LiveSettings, Worker};
 
-/// A CONNECT that may be intercepted, as far as the host name tells.
+/// A CONNECT that may be intercepted, judging by the host name.
 pub(crate) struct Candidate {
     interceptor: Arc<Interceptor>,
     kind: InterceptKind,
@@ -48,9 +48,9 @@ pub(crate) struct Candidate {
     to: Destination,
     host: Box<str>,
     memory: ShareReservation,
-    /// For a tunnel, if it becomes one.
+    /// Limits for the connection if it becomes a tunnel.
     limits: Option<RequestLimits>,
-    /// The client gets nothing of this host but a page that says why.
+    /// Set if the client gets only an error page with this failure, and nothing from the host.
     refused: Option<Failure>,
     /// The client shows such a page to a person.
     is_browser: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Candidate {
 /// A CONNECT to `to`, if it may be intercepted.
 ///
 /// # Errors
-/// There is no memory to see which host the client names, and the rules must know it.
+/// There is no memory to find the host that the client names, and the rules must know that host.
 pub(crate) fn candidate(
     connection: &Connection,
     (authority, user): (&Authority, Option<&Arc<str>>),
@@ -98,8 +98,9 @@ pub(crate) fn candidate(
     }
 }
 
-/// Whether a person sees what the client gets inside a tunnel. Other programs, and other caches,
-/// understand the answer to their CONNECT, and fewer of them trust our authority.
+/// Returns true if a person sees the response that the client gets inside a tunnel. Other programs
+/// and other caches understand the answer to their CONNECT, and fewer of them trust our certificate
+/// authority.
 pub(super) fn is_browser(connection: &Connection, fields: &HeaderMap) -> bool {
     let agent = fields.get(USER_AGENT).map(HeaderValue::as_bytes);
     agent.is_some_and(|agent| agent.starts_with(b"Mozilla/"))
@@ -108,20 +109,20 @@ pub(super) fn is_browser(connection: &Connection, fields: &HeaderMap) -> bool {
         && connection.peer().is_none()
 }
 
-/// Whether TLS to the host may end here, as far as its name tells.
+/// Returns true if this proxy may terminate TLS for the host, judging by the name.
 pub(super) fn is_listed(live: &LiveSettings, authority: &Authority) -> bool {
     let interceptor = live.intercept.as_ref();
     interceptor.is_some_and(|it| it.judge(authority) == Ok(InterceptKind::Origin))
 }
 
-/// Whether the host that the client names in its ClientHello decides what it may do.
+/// Returns true if rules apply to the host name in the ClientHello.
 fn judges_hosts(connection: &Connection) -> bool {
     let live = connection.worker.common.live();
     connection.access.judges_hosts(&live)
 }
 
-/// How long to wait for a ClientHello. Without one there may be no tunnel if rules judge the host
-/// in it, so a slow client gets more time then.
+/// Time to wait for a ClientHello. If rules judge the host in it, there may be no tunnel without
+/// it, so a slow client then gets more time.
 pub(super) fn peek_time(connection: &Connection) -> Duration {
     if judges_hosts(connection) {
         PEEK_TIME.max(connection.worker.limits.head_time)
@@ -131,8 +132,8 @@ pub(super) fn peek_time(connection: &Connection) -> Duration {
 }
 
 /// Answers the CONNECT. Connects first if the host is not verified, so that the client gets an
-/// error response if that fails; that the line is down, it learns inside. The rest runs in a task
-/// of its own.
+/// error response if that fails; but a browser gets the page about an offline line inside. The rest
+/// runs in a separate task.
 pub(crate) async fn begin(
     connection: &Rc<Connection>,
     mut candidate: Candidate,
@@ -203,7 +204,7 @@ async fn go_on(
     .await;
 }
 
-/// Logs a connection that ended before it was decided what becomes of it.
+/// Logs a connection that was closed before the decision whether to intercept it.
 fn log_left(worker: &Worker, log_entry: &TunnelEntryBuilder, refused: Option<&Failure>) {
     match refused {
         Some(failure) => log_entry.failed(worker, failure),
@@ -259,11 +260,11 @@ pub(super) async fn answer(
     }
 }
 
-/// What is done with a candidate.
+/// The decision about a candidate.
 enum Decision {
     Tunnel(Box<Tunnel>),
-    /// The client may not connect to the host that it names in its ClientHello, or names none that
-    /// can be read although the rules must know it.
+    /// The client may not connect to the host in the ClientHello, or the host cannot be read
+    /// although the rules must know it.
     Denied(Failure),
     /// The client did not finish our handshake.
     Broken(Handshake),
@@ -279,7 +280,7 @@ struct Tunnel {
     limits: Option<RequestLimits>,
 }
 
-/// A client whose TLS ends here.
+/// A client with TLS that this proxy terminates.
 struct Intercepted {
     socket: Socket,
     protocol: Protocol,
@@ -351,9 +352,9 @@ async fn decide(
             let handshake = Handshake::of(&error);
             debug!(client = %connection.client, host = %candidate.host, %error, "not believed");
             match handshake {
-                // With a wrong clock our certificate seems expired to every client.
+                // If our clock is wrong, every client may take our certificate as expired.
                 _ if !is_origin || worker.common.clock.suspect() => {}
-                // It had no tunnel to give up.
+                // The client was refused, so there is no tunnel to fall back to.
                 _ if candidate.refused.is_some() => {}
                 Handshake::Refused => refusals.note_refusal(&program, Instant::now()),
                 Handshake::Left => refusals.note_abort(&program, Instant::now()),
@@ -364,7 +365,7 @@ async fn decide(
     }
 }
 
-/// Whether a client may still name a host in the tunnel that its rules must know.
+/// Returns true if a client could still name a host inside the tunnel that the rules must know.
 pub(super) fn hides_host(reason: Reason, connection: &Connection) -> bool {
     let is_hidden = matches!(reason, Reason::Slow | Reason::Malformed | Reason::Memory);
     is_hidden && judges_hosts(connection)
@@ -375,14 +376,13 @@ fn shaken_in_time<T>(shaken: Result<io::Result<T>, tokio::time::error::Elapsed>)
 }
 
 impl Candidate {
-    /// The same, within these limits if it becomes a tunnel. Requests inside have limits of their
-    /// own.
+    /// Sets the limits that apply if the connection becomes a tunnel. Requests inside have their
+    /// own limits.
     pub(super) fn within(self, limits: Option<RequestLimits>) -> Self {
         Self { limits, ..self }
     }
 
-    /// The same for a client that cannot reach the host: each request gets the page about
-    /// `failure`.
+    /// Marks the client as refused: each request gets the page about `failure`.
     pub(super) fn refused(self, failure: Failure) -> Self {
         Self {
             refused: Some(failure),
@@ -390,7 +390,7 @@ impl Candidate {
         }
     }
 
-    /// The same for a client that shows such pages to a person.
+    /// Marks the client as a browser, which shows such pages to a person.
     pub(super) fn of_browser(self) -> Self {
         Self {
             is_browser: true,
@@ -398,8 +398,8 @@ impl Candidate {
         }
     }
 
-    /// Why the client may have no tunnel to the host that its ClientHello names, if it is another
-    /// one than in the CONNECT: many servers answer for both.
+    /// Reason to refuse a tunnel to the host in the ClientHello, if that host is not the host in
+    /// the CONNECT: many servers answer for both.
     fn denied(&self, connection: &Connection, name: &str) -> Option<Failure> {
         if without_dot(name) == &*self.host {
             return None;
@@ -416,8 +416,8 @@ impl Candidate {
         connection.access.permit(worker, &live, request).err()
     }
 
-    /// Whether the host needs no connection for verification now. If the client is refused, nothing
-    /// of the host is shown and nothing is sent there.
+    /// Returns true if the host needs no connection for verification now. If the client is refused,
+    /// nothing from the host is shown and nothing is sent there.
     fn is_known(&self, worker: &Worker) -> bool {
         self.kind == InterceptKind::SelfTest
             || self.refused.is_some()
@@ -506,7 +506,7 @@ impl Candidate {
 }
 
 impl Intercepted {
-    /// Serves the requests inside until the connection ends.
+    /// Serves the requests inside until the connection closes.
     async fn serve(self, connection: &Connection) {
         let worker = &connection.worker;
         let intercepted = Rc::clone(&self.intercepted);
@@ -534,7 +534,8 @@ impl Intercepted {
             () = ending => {}
             _ = drained.wait_for(|drained| *drained) => {}
         }
-        // A client that we told to stop may not have had time for a request.
+        // A client that was stopped by us may not have had time for a request, so silence proves
+        // nothing.
         let is_stopping = *connection.stopping.borrow();
         let is_silent = !intercepted.has_asked.get() && !is_stopping;
         if is_silent && !intercepted.is_self_test() && refused.is_none() {
@@ -547,7 +548,7 @@ impl Intercepted {
 }
 
 /// The failure for a request that does not belong to this intercepted connection; `None` if it
-/// does.
+/// belongs to it.
 pub(crate) fn refusal(intercepted: &InterceptedFor, named: &RequestTarget) -> Option<Failure> {
     let is_ours = match named {
         RequestTarget::Resource(target) => {
@@ -564,7 +565,7 @@ pub(crate) fn refusal(intercepted: &InterceptedFor, named: &RequestTarget) -> Op
     })
 }
 
-/// The failure if the ClientHello does not come, or cannot be read.
+/// The failure if the ClientHello does not arrive, or cannot be read.
 pub(super) const HIDDEN_HOST: Failure = Failure::Refused {
     status: StatusCode::FORBIDDEN,
     reason: "the rules must know the host of the TLS handshake, and it cannot be read",

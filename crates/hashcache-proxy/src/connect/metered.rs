@@ -1,10 +1,10 @@
-//! The upstream side of a tunnel. Where the client has limits, bytes from the upstream are counted
-//! and slowed down.
+//! The upstream side of a tunnel. If the client has limits, bytes from the upstream are counted and
+//! slowed down.
 //!
-//! Made by `connect` for each tunnel; without limits it adds one comparison to a read.
+//! Made by `connect` for each tunnel; without limits it adds a comparison to each read.
 //!
 //! Invariant: nothing is read that may not be sent, so a slow tunnel holds no more memory than any
-//! other. When a quota is used up, the tunnel ends as one whose upstream broke.
+//! other. When a quota is used up, the tunnel fails like a tunnel with a broken upstream.
 
 use std::io;
 use std::pin::Pin;
@@ -15,10 +15,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::tunnel::Side;
 
-/// An upstream with the limits of its client.
+/// An upstream connection with the client's limits.
 pub(crate) struct Metered<U> {
     upstream: U,
-    /// On the heap: most tunnels have none.
+    /// Boxed, because most tunnels have no limits.
     meter: Option<Box<Meter>>,
 }
 
@@ -39,7 +39,7 @@ impl<U> Metered<U> {
 }
 
 impl Meter {
-    /// Reads as much as may be moved now.
+    /// Reads as much as the limits allow now.
     fn poll_read(
         &mut self,
         upstream: Pin<&mut impl AsyncRead>,

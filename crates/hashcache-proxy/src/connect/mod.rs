@@ -32,8 +32,8 @@ use crate::connection::Connection;
 use crate::log_entry::{LogEntryBuilder, TunnelEntryBuilder};
 use crate::permission::Permission;
 
-/// Connects first, so that the client gets an error response if that fails. Then answers 200 with
-/// these fields and forwards bytes.
+/// Opens a tunnel. Connects first, so that the client gets an error response if that fails. Then
+/// answers 200 with these fields and forwards bytes.
 pub(crate) async fn tunnel(
     connection: &Rc<Connection>,
     authority: Authority,
@@ -51,7 +51,8 @@ pub(crate) async fn tunnel(
     }
     check_ports(connection, authority.port)?;
     let to = Destination::of(worker, &authority, (fields, version))?;
-    // The program at the other end of a child's tunnel does not know our authority.
+    // A program behind a child does not know our certificate authority, so the tunnel is not
+    // intercepted.
     if connection.child.is_none()
         && action != AccessAction::Tunnel
         && let Some(candidate) =
@@ -86,9 +87,9 @@ pub(crate) async fn tunnel(
     Ok(HeaderMap::new())
 }
 
-/// Lets a browser see the page about `failure`, which is why it may not have this tunnel: browsers
-/// show no content of a refused CONNECT. If the host may be intercepted, the CONNECT is accepted,
-/// TLS ends here, and a request inside gets the page. Nothing is sent to the host.
+/// Shows a browser the error page for `failure`, the reason for refusing this tunnel: browsers show
+/// no content of a refused CONNECT. If the host may be intercepted, the CONNECT is accepted, this
+/// proxy terminates TLS, and a request inside gets the page. Nothing is sent to the host.
 ///
 /// # Errors
 /// `failure`: the page cannot be shown.
@@ -119,8 +120,8 @@ pub(crate) async fn refuse(
     }
 }
 
-/// Takes the offer of a child to code a stream in chunks, and says so. `None`: there is too little
-/// memory, or the client is no child; its stream passes unchanged.
+/// Accepts a child's offer to code a stream in chunks, and returns the answer field. `None`: there
+/// is too little memory, or the client is no child; then the stream passes unchanged.
 fn accept_chunks(connection: &Connection, offer: &ChunkField) -> Option<(ChunkPair, ChunkField)> {
     let child = connection.child.as_ref()?;
     let Http2Kind::Link { counters, .. } = &child.kind else {
@@ -145,7 +146,7 @@ fn accept_chunks(connection: &Connection, offer: &ChunkField) -> Option<(ChunkPa
     Some((pair, answer))
 }
 
-/// Forwards the content of a stream in chunks, once the child has the response.
+/// Forwards a stream's content in chunks, once the child has the response.
 fn carry_chunks(
     connection: &Rc<Connection>,
     log_entry: TunnelEntryBuilder,
@@ -171,7 +172,7 @@ fn carry_chunks(
             reported = moved.from_near;
         };
         let idle_time = worker.limits.tunnel_idle_time;
-        // On the heap, because the future is large.
+        // Boxed, because the future is large.
         let running = chunked::run(upstream, client, pair, idle_time, stop, progress);
         let (moved, ended) = Box::pin(running).await;
         log_entry.write(worker, moved.from_near - reported, ended == Ended::Broke);
@@ -179,9 +180,9 @@ fn carry_chunks(
     });
 }
 
-/// Whether a tunnel may lead to `port`. A child has checked its own clients; it may also use the
-/// ports that it may request from, because it asks for a tunnel where a client changes the protocol
-/// (WebSocket).
+/// Returns `Ok` if a tunnel may lead to `port`. A child has already checked the clients. It may
+/// also use the ports that are allowed for requests, because it opens a tunnel when a client
+/// changes the protocol (WebSocket).
 fn check_ports(connection: &Connection, port: u16) -> Result<(), Failure> {
     let live = connection.worker.common.live();
     let checked = check_connect_port(&live.settings.allow_connect_port, port);
@@ -193,7 +194,7 @@ fn check_ports(connection: &Connection, port: u16) -> Result<(), Failure> {
     }
 }
 
-/// Joins the client's connection with an upstream connection that has switched protocols.
+/// Joins the client connection with an upstream connection that has switched protocols.
 pub(crate) fn upgrade(
     connection: &Rc<Connection>,
     upgrade: Upgrade,
@@ -207,7 +208,7 @@ pub(crate) fn upgrade(
 }
 
 /// Forwards bytes both ways once the client has the response, within the limits. `held` is dropped
-/// at the end.
+/// when the tunnel closes.
 fn switch<U: Side + 'static>(
     connection: &Rc<Connection>,
     log_entry: TunnelEntryBuilder,
@@ -222,7 +223,7 @@ fn switch<U: Side + 'static>(
         let (Ok(client), Some(upstream)) = (client, upstream) else {
             return log_entry.write(&connection.worker, 0, true);
         };
-        // Bytes that the client sent behind its request belong to the tunnel.
+        // Bytes that the client sent after its request belong to the tunnel.
         let client = client.socket.begun_with(client.read);
         let upstream = Metered::new(upstream, limits);
         tunnel::carry(&connection, log_entry, client, upstream, (open, held)).await;

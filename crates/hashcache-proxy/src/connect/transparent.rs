@@ -1,15 +1,16 @@
-//! TLS connections to other servers that the network has sent here: a tunnel, or interception.
+//! TLS connections to other servers that the network redirected here: each becomes a tunnel, or is
+//! intercepted.
 //!
-//! Called by `server` for connections to port 443. The server name of the ClientHello stands for
-//! the host of a CONNECT if it leads to the address that the client had connected to. Otherwise
-//! (no name, another name, no TLS) the address itself stands for it.
+//! Called by `server` for connections to port 443. The server name in the ClientHello is used like
+//! the host of a CONNECT if it resolves to the original destination address. Otherwise (no name,
+//! another name, no TLS) the address itself is used.
 //!
-//! Invariants: a client that is not intercepted reaches the address that it had connected to, or
-//! another one of the name that leads there. Whether a host may be intercepted is decided as for a
-//! CONNECT. The access rules permit both that server and the name that the client has sent, and the
-//! limits of both hold.
-//! Cost: that of a CONNECT, a lookup of the name, and the time of `intercepted::peek_time` if the
-//! client waits for the server.
+//! Invariants: a client that is not intercepted reaches the original destination address, or
+//! another address to which the same name resolves. The decision to intercept a host is the same as
+//! for a CONNECT. The access rules must permit both that server and the name that the client sent,
+//! and the limits of both apply.
+//! Cost: that of a CONNECT, a name lookup, and the time of `intercepted::peek_time` if the client
+//! waits for the server.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -31,14 +32,14 @@ use crate::connection::Connection;
 use crate::log_entry::TunnelEntryBuilder;
 use crate::permission::{self, Permission};
 
-/// Serves a connection whose client had connected to `address`.
+/// Serves a redirected connection with the original destination `address`.
 pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: SocketAddr) {
     let worker = &connection.worker;
     let server = Authority::from(address);
     let client = connection.client;
     let mut log_entry = TunnelEntryBuilder::of_transparent(worker, client, server.to_string());
     let mut client = socket;
-    // It has no other sign that something failed.
+    // The client has no other sign that something failed.
     client.reset_on_drop(true);
     if let Some(failure) = connection.denied() {
         return log_entry.refused(worker, &failure);
@@ -54,7 +55,8 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
         // Browsers open connections that they may not need.
         return;
     }
-    // What follows is a tunnel, or has a cell of its own: it must not be given up as a slow head.
+    // The connection becomes a tunnel, or gets a new cell: it must not be closed because of a slow
+    // head.
     connection.cell.leave_heads();
     let client = client.begun_with(peeked.bytes).until_read(peeked.memory);
     let named = match &peeked.seen {
@@ -78,8 +80,8 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
     }
 }
 
-/// The way to `authority`, whether TLS may be intercepted on it, and the limits of a tunnel.
-/// `named` is the reason if it is not the name that the client has sent.
+/// The destination for `authority`, the interception candidate if TLS may be intercepted, and the
+/// limits for a tunnel. `named` is an error if `authority` is not the name that the client sent.
 ///
 /// # Errors
 /// The client may not have a tunnel, or there is no route.
@@ -108,9 +110,9 @@ fn way(
     Ok((to, candidate, limits))
 }
 
-/// What the access rules say of a tunnel to `authority`. They judge the name in the ClientHello too
-/// if it does not lead there: many servers answer for several names, and to others DNS may tell
-/// other addresses.
+/// Applies the access rules to a tunnel to `authority`. If the name in the ClientHello does not
+/// resolve there, the rules judge that name too: many servers answer for several names, and DNS may
+/// give other clients other addresses.
 fn permit(
     connection: &Connection,
     authority: &Authority,
@@ -135,7 +137,7 @@ fn permit(
     permission::permission(connection, decided, None)
 }
 
-/// The server by its name in the ClientHello, if that leads to `address`.
+/// The server by the name in the ClientHello, if that name resolves to `address`.
 async fn named(
     connection: &Connection,
     hello: &ParsedHello,

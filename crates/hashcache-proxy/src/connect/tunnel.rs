@@ -1,14 +1,14 @@
-//! A tunnel: forwards bytes both ways between a client and an upstream without reading them.
+//! A tunnel: forwards bytes both ways between a client and an upstream without interpreting them.
 //!
-//! `connect` calls it after a 200 to `CONNECT`, and for upgraded connections. One task serves both
-//! directions. Bytes are written as soon as they are read, so a silent tunnel holds no buffer, and
-//! a slow receiver slows its sender down.
+//! `connect` calls it after a 200 to `CONNECT`, and for upgraded connections. A single task serves
+//! both directions. Bytes are written as soon as they are read, so a silent tunnel holds no buffer,
+//! and a slow receiver slows the sender down.
 //!
-//! Invariants: the end of one direction is forwarded as the end (FIN) of that direction only. When
-//! one side breaks, or the process or the link of a child ends, the other one gets a reset: the
-//! bytes so far are not all, and many protocols have no other end than that of the connection. A
-//! tunnel in which no byte moves for the idle time is closed in both directions; with a reset, if
-//! bytes wait for a receiver.
+//! Invariants: the close (FIN) of one direction is forwarded for that direction only. When one side
+//! breaks, or the process or a child's link shuts down, the other side gets a reset: the bytes so
+//! far are not complete, and many protocols detect the end of data only by the close. A tunnel in
+//! which no byte moves for the idle time is closed in both directions; with a reset, if bytes wait
+//! for a receiver.
 //! Cost: one copy per byte; memory only for bytes that a slow receiver has not taken, at most 16
 //! KiB per direction.
 
@@ -37,23 +37,23 @@ pub(crate) struct Carried {
     pub(crate) to_client: u64,
 }
 
-/// Why a tunnel ended.
+/// Reason why a tunnel was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Both directions have ended.
+    /// Both directions were closed.
     Finished,
     /// No byte moved for the idle time.
     Idle,
     /// The process stops, and the drain time is over; or the link that carries the tunnel is gone.
     Drained,
-    /// The client's connection failed.
+    /// The client connection failed.
     ClientBroke,
-    /// The upstream's connection failed.
+    /// The upstream connection failed.
     UpstreamBroke,
 }
 
 impl Ended {
-    /// Whether a side has failed, so that not all bytes have arrived.
+    /// Returns true if a side has failed, so that not all bytes have arrived.
     pub(crate) fn is_broken(self) -> bool {
         matches!(self, Self::ClientBroke | Self::UpstreamBroke)
     }
@@ -61,7 +61,8 @@ impl Ended {
 
 /// One side of a tunnel.
 pub(crate) trait Side: AsyncRead + AsyncWrite + Unpin {
-    /// Closes it so that its other end does not take the bytes so far for all.
+    /// Closes this side with a reset, so that the other end does not take the bytes so far as
+    /// complete.
     fn reset(self);
 }
 
@@ -77,17 +78,17 @@ impl Side for Channel {
     }
 }
 
-/// A connection to an origin that has changed its protocol.
+/// A connection to an origin after a protocol switch.
 impl Side for Switched {
     fn reset(self) {
         Self::reset(self);
     }
 }
 
-/// Forwards bytes between `client` and `upstream` until the tunnel ends.
+/// Forwards bytes between `client` and `upstream` until the tunnel closes.
 ///
-/// `drained` resolves at the deadline of a stop. `progress` is called every five minutes: otherwise
-/// a long tunnel would not be in the log before its end.
+/// `drained` resolves at the deadline of a stop. `progress` is called every five minutes, because
+/// otherwise a long tunnel would not be in the log until it closes.
 pub(crate) async fn run<C, U>(
     mut client: C,
     mut upstream: U,
@@ -131,8 +132,8 @@ where
         upstream.reset();
         return (pump.carried(), ended);
     }
-    // FIN both ways. A peer that does not read must not delay us: the sockets are closed in any
-    // case.
+    // Send FIN both ways. A peer that does not read must not delay this task: the sockets are
+    // closed in any case.
     let _ = timeout(CLOSE_TIME, async {
         let _ = client.shutdown().await;
         let _ = upstream.shutdown().await;
@@ -141,8 +142,8 @@ where
     (pump.carried(), ended)
 }
 
-/// The side whose writing half is broken, if there is one. A stream of a link does not wake its
-/// tunnel when the other side resets it and nothing more is to be read.
+/// Returns the side with a broken write half, if there is such a side. A link stream does not wake
+/// the tunnel when the other side resets it and nothing more can be read.
 async fn find_broken(
     client: &mut (impl AsyncWrite + Unpin),
     upstream: &mut (impl AsyncWrite + Unpin),
@@ -183,7 +184,7 @@ struct Half {
 enum State {
     #[default]
     Open,
-    /// The reading side has ended; the FIN is to be forwarded.
+    /// The reading side sent FIN, which must still be forwarded.
     Ending,
     Ended,
 }
@@ -195,8 +196,8 @@ enum Broken {
 }
 
 impl Pump {
-    /// Ready with the reason when the tunnel ends, and with `None` after a burst of bytes, so that
-    /// the timers are checked while a tunnel is busy.
+    /// Ready with the reason when the tunnel closes, and with `None` after a burst of bytes, so
+    /// that the timers are checked while a tunnel is busy.
     fn poll<C, U>(
         &mut self,
         cx: &mut Context<'_>,
@@ -223,7 +224,7 @@ impl Pump {
         if self.up.state == State::Ended && self.down.state == State::Ended {
             return Poll::Ready(Some(Ended::Finished));
         }
-        // A direction that is ready and has not ended has used up its turn and needs another poll.
+        // A direction that is ready and still open has used up the turn and needs another poll.
         let again = (up.is_ready() && self.up.state != State::Ended)
             || (down.is_ready() && self.down.state != State::Ended);
         if again || self.carried() != before {
@@ -233,7 +234,7 @@ impl Pump {
         }
     }
 
-    /// Whether no bytes wait for a receiver.
+    /// Returns true if no bytes wait for a receiver.
     fn is_at_rest(&self) -> bool {
         self.up.pending.is_empty() && self.down.pending.is_empty()
     }
@@ -247,7 +248,7 @@ impl Pump {
 }
 
 impl Half {
-    /// Forwards bytes until one side would block, the direction ends, or its turn is over.
+    /// Forwards bytes until one side would block, the direction closes, or the turn is over.
     fn poll<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -282,7 +283,8 @@ impl Half {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads once into this thread's buffer and writes as much as possible; the rest is kept.
+    /// Reads once into this thread's buffer and writes as much as possible; the rest stays in
+    /// `pending`.
     fn poll_read<R, W>(
         &mut self,
         cx: &mut Context<'_>,
@@ -347,21 +349,21 @@ impl Half {
 }
 
 thread_local! {
-    /// The read buffer of all tunnels of a core; never held across an await.
+    /// The read buffer for all tunnels on a core; never held across an await.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER_BYTES].into());
 }
 
 const BUFFER_BYTES: usize = 16 << 10;
-/// Reads of one direction before the other gets its turn.
+/// Reads in one direction before it is the other direction's turn.
 const READS_PER_TURN: usize = 16;
-/// How often a silent tunnel looks whether one of its sides has broken.
+/// Interval at which a silent tunnel checks for a broken side.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
-/// How often an open tunnel writes a log entry.
+/// Interval at which an open tunnel writes a log entry.
 pub(super) const REPORT_EVERY: Duration = Duration::from_secs(5 * 60);
 /// Time for the two FINs.
 pub(super) const CLOSE_TIME: Duration = Duration::from_secs(1);
 
-/// Forwards bytes both ways and writes the log entries. `held` is dropped at the end.
+/// Forwards bytes both ways and writes the log entries. `held` is dropped when the tunnel closes.
 pub(crate) async fn carry<U: Side>(
     connection: &Connection,
     log_entry: TunnelEntryBuilder,

@@ -1,6 +1,6 @@
-//! Amounts as people read them.
+//! Formats amounts for people.
 
-/// Bytes in three digits, with the units by which lines and disks are sold.
+/// Bytes in three digits, with decimal units, as for lines and disks.
 pub(super) fn size(bytes: u64) -> String {
     rate(bytes as f64)
 }

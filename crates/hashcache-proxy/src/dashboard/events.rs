@@ -1,9 +1,10 @@
-//! A stream of server-sent events with the parts of the page.
+//! Streams the page's parts as server-sent events.
 //!
-//! Made by `Dashboard::events`, read by the HTTP server as the body of a response: while the client
-//! does not read, nothing is computed.
+//! Made by `Dashboard::events`; the HTTP server reads it as the content of a response, so nothing
+//! is computed while the client does not read.
 //!
-//! Invariant: a stream ends after [`EVENTS`], and gives its place back when it is dropped.
+//! Invariant: a stream closes after [`EVENTS`] events, and releases its slot in the limit when it
+//! is dropped.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,7 +18,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{Dashboard, page};
 
-/// The body of a response to an EventSource.
+/// Response content for an EventSource.
 #[derive(Debug)]
 pub(crate) struct Events {
     dashboard: Arc<Dashboard>,
@@ -44,7 +45,7 @@ impl Events {
         let parts: serde_json::Map<_, _> = parts
             .map(|(id, html)| (id.to_owned(), html.into()))
             .collect();
-        // JSON has no line break, which would end the field.
+        // JSON has no line break, which would terminate the field.
         format!("retry: 500\ndata: {}\n\n", serde_json::Value::Object(parts))
     }
 }
@@ -74,5 +75,5 @@ impl Drop for Events {
 }
 
 const EVERY: Duration = Duration::from_secs(2);
-/// A stream of these takes less time than a connection may.
+/// A stream with this length closes before a connection's time limit.
 const EVENTS: usize = 25;

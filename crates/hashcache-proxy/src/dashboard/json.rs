@@ -1,6 +1,6 @@
 //! The figures as JSON, for `hashcache top` and other programs.
 //!
-//! Invariant: keys are added and never changed.
+//! Invariant: new keys may be added, but an existing key never changes.
 
 use serde_json::{Map, Value, json};
 

@@ -1,12 +1,12 @@
-//! The dashboard: what the proxy does and saves, as one page at the admin listener.
+//! The dashboard: shows the proxy's activity and savings on a single page of the admin listener.
 //!
-//! `admin` checks who asks and calls this. `view` and `rates` have the figures, `page` writes them
-//! as HTML and `events` sends them again every two seconds; `json` is for `hashcache top`.
+//! `admin` checks the client and calls this. `view` and `rates` have the figures, `page` writes
+//! them as HTML and `events` sends them again every two seconds; `json` is for `hashcache top`.
 //!
-//! Invariants: the page loads nothing from anywhere else and runs no script but its own. Names from
-//! the network are escaped. At most [`STREAMS`] streams are open, and each ends within a minute; a
-//! browser then opens the next one.
-//! Cost: figures are collected once a second at most, and only while someone looks.
+//! Invariants: the page loads nothing from other hosts and runs only its own script. Names from the
+//! network are escaped. At most [`STREAMS`] streams are open, and each closes within a minute; a
+//! browser then opens the next stream.
+//! Cost: figures are collected at most once a second, and only while a client reads them.
 
 mod amounts;
 mod events;
@@ -30,7 +30,7 @@ use self::view::View;
 use crate::history::History;
 use crate::metrics::Exposition;
 
-/// The sources of the dashboard.
+/// Sources for the dashboard.
 #[derive(Debug)]
 pub(crate) struct Dashboard {
     exposition: Exposition,
@@ -40,7 +40,7 @@ pub(crate) struct Dashboard {
     streams: AtomicUsize,
 }
 
-/// Whether the page can change anything.
+/// Tells whether the page can change anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buttons {
     Shown,
@@ -63,7 +63,7 @@ impl Dashboard {
         })
     }
 
-    /// The figures, at most a second old.
+    /// Returns the figures, at most a second old.
     fn moment(&self) -> Arc<Moment> {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -83,23 +83,23 @@ impl Dashboard {
         Arc::clone(latest.insert(moment))
     }
 
-    /// The page.
+    /// Returns the page.
     pub(crate) fn page(&self) -> Response<Bytes> {
         let html = page::document(&self.moment());
         response("text/html; charset=utf-8", html)
     }
 
-    /// The figures as JSON.
+    /// Returns the figures as JSON.
     pub(crate) fn json(&self) -> Value {
         self.moment().to_json()
     }
 
-    /// A stream of figures; `None` if there are too many.
+    /// Opens a stream with figures; `None` if too many are open.
     pub(crate) fn events(self: &Arc<Self>) -> Option<Events> {
         Events::open(self)
     }
 
-    /// Whether one more stream may be opened.
+    /// Counts a new stream; returns false at the limit.
     fn open_stream(&self) -> bool {
         let more = |open: usize| (open < STREAMS).then_some(open + 1);
         self.streams.fetch_update(Relaxed, Relaxed, more).is_ok()
@@ -110,24 +110,24 @@ impl Dashboard {
     }
 }
 
-/// The script of the page.
+/// Returns the page's script.
 pub(crate) fn script() -> Response<Bytes> {
     response("text/javascript; charset=utf-8", SCRIPT.to_owned())
 }
 
-/// The style sheet of the page.
+/// Returns the page's style sheet.
 pub(crate) fn style() -> Response<Bytes> {
     response("text/css; charset=utf-8", STYLE.to_owned())
 }
 
-/// The fields of a response with a stream of figures.
+/// Adds the fields for a response with a stream of figures.
 pub(crate) fn events_head<B>(body: B) -> Response<B> {
     let mut response = Response::new(body);
     set_fields(response.headers_mut(), "text/event-stream");
     response
 }
 
-/// The refusal of a stream beyond the limit.
+/// Refuses a stream beyond the limit.
 pub(crate) fn too_many() -> Response<Bytes> {
     let text = format!("{STREAMS} pages are open; close one\n");
     let mut response = response("text/plain; charset=utf-8", text);
@@ -149,7 +149,7 @@ fn set_fields(fields: &mut HeaderMap, kind: &'static str) {
         (header::CACHE_CONTROL, "no-store"),
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        // With `no-referrer`, a browser hides the Origin of a form even from its own site.
+        // With `no-referrer`, a browser hides the Origin of a form even from the same site.
         (header::REFERRER_POLICY, "same-origin"),
         (header::X_FRAME_OPTIONS, "DENY"),
     ];
@@ -160,11 +160,11 @@ fn set_fields(fields: &mut HeaderMap, kind: &'static str) {
 
 const SCRIPT: &str = include_str!("dashboard.js");
 const STYLE: &str = include_str!("dashboard.css");
-/// Script, style and form of this listener alone; no image, font or frame.
+/// Allows script, style and form only from this listener; no image, font or frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 const FRESH: Duration = Duration::from_secs(1);
-/// Streams that may be open at a time.
+/// Maximum open streams.
 const STREAMS: usize = 8;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The page as HTML: a document that is complete without a script, and its parts for `events`.
+//! The page as HTML: a document that is complete without a script, and parts of it for `events`.
 //!
-//! Invariant: every text that is not ours goes through [`Escaped`]. There are no `style`
-//! attributes, which the page's policy forbids.
+//! Invariant: all text from outside this program is written with [`Escaped`]. There are no `style`
+//! attributes, because the page's policy forbids them.
 
 use std::fmt::{self, Write as _};
 
@@ -18,7 +18,7 @@ use crate::history::counts::{By, Counts, Kind, Table, Totals};
 use crate::history::name::Name;
 use crate::metrics::StoreState;
 
-/// The document with all parts.
+/// Returns the document with all parts.
 pub(super) fn document(moment: &Moment) -> String {
     let mut html = String::with_capacity(16 << 10);
     html.push_str(BEGIN);
@@ -30,7 +30,7 @@ pub(super) fn document(moment: &Moment) -> String {
     html
 }
 
-/// The parts of the page by their ids, in order.
+/// Returns the parts of the page by their ids, in order.
 pub(super) fn parts(moment: &Moment) -> Vec<(&'static str, String)> {
     let Moment {
         view,
@@ -84,7 +84,7 @@ fn head(view: &View) -> String {
     html
 }
 
-/// How the line to the Internet is regarded, with a button for each way.
+/// The Internet line's state, with a button for each mode.
 fn line(view: &View) -> String {
     let state = if view.live.is_offline {
         "<b class=bad>down</b>: what is stored is served, other requests are refused at once"
@@ -163,7 +163,7 @@ fn figures(view: &View, rates: &Rates, course: &[f64]) -> String {
     html
 }
 
-/// The course of requests per second, as a line above an area.
+/// Requests per second over time, as a line above an area.
 fn course_of(course: &[f64]) -> String {
     if course.len() < 2 {
         return String::new();
@@ -209,7 +209,7 @@ fn sources(day: &Totals) -> String {
     html
 }
 
-/// How a kind is called here, if not as in JSON.
+/// A kind's name on the page, if it differs from the name in JSON.
 fn words(kind: Kind) -> Option<&'static str> {
     Some(match kind {
         Kind::Negative => "stored errors",
@@ -295,7 +295,7 @@ fn disk(view: &View, rates: &Rates) -> String {
     html
 }
 
-/// The clients, or their networks if names are left out.
+/// Clients, or their networks if the history leaves clients out.
 fn clients(overview: &Overview) -> String {
     match overview.of(By::Client) {
         clients if clients.is_empty() => names(("Networks", "network"), overview.of(By::Network)),
@@ -303,7 +303,7 @@ fn clients(overview: &Overview) -> String {
     }
 }
 
-/// The users; nothing where nobody logs in.
+/// Users, or nothing if no user has logged in.
 fn users(overview: &Overview) -> String {
     match overview.of(By::User) {
         users if users.is_empty() => String::new(),
@@ -448,7 +448,7 @@ fn intercept(view: &View) -> String {
     html
 }
 
-/// A name, escaped, that may be broken into lines behind its dots.
+/// An escaped name that may be wrapped after a dot.
 struct Host<'a>(&'a str);
 
 impl fmt::Display for Host<'_> {
@@ -460,7 +460,7 @@ impl fmt::Display for Host<'_> {
     }
 }
 
-/// Shares side by side; the last one named `free` is grey.
+/// A bar of shares side by side; a share named `free` is grey.
 fn bar(shares: &[(&str, u64)]) -> String {
     let bytes = shares.iter().map(|(_, bytes)| *bytes);
     let all = bytes.fold(0, u64::saturating_add);
@@ -483,7 +483,7 @@ fn bar(shares: &[(&str, u64)]) -> String {
     html
 }
 
-/// The class with the colour of a share.
+/// CSS class with a share's colour.
 fn key(number: usize, name: &str) -> String {
     match name {
         "free" => "none".to_owned(),
@@ -499,6 +499,6 @@ const BEGIN: &str = "<!DOCTYPE html>\n<html lang=en><head><meta charset=utf-8>\
      <body><header><h1>HashCache</h1><span id=state><noscript>loaded again every 10 s\
      </noscript></span></header><main>";
 const DAY: u64 = 86_400;
-/// The rest of the life of an authority from which on it is to be seen.
+/// Remaining authority lifetime below which the page highlights it.
 const MONTH: u64 = 30 * DAY;
 const END: &str = "</main></body></html>\n";

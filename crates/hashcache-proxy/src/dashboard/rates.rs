@@ -1,4 +1,4 @@
-//! What happens in a second, by two views of the figures.
+//! Rates per second, from two views of the figures.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::view::View;
 use crate::history::counts::Totals;
 
-/// The figures of a moment, and what has changed since the one before.
+/// A moment's figures, and the change since the previous moment.
 #[derive(Debug)]
 pub(super) struct Moment {
     pub(super) view: Arc<View>,
@@ -18,7 +18,7 @@ pub(super) struct Moment {
 }
 
 impl Moment {
-    /// The moment of `view`, after `earlier`.
+    /// Returns the moment for `view`, after `earlier`.
     pub(super) fn after(earlier: Option<&Self>, view: View) -> Self {
         let earlier = earlier.filter(|it| view.taken - it.view.taken <= GAP_MAX);
         let Some(earlier) = earlier else {
@@ -40,13 +40,13 @@ impl Moment {
     }
 }
 
-/// What happens in a second.
+/// Rates per second.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rates {
     pub(super) requests: f64,
     pub(super) client_bytes: f64,
     pub(super) origin_bytes: f64,
-    /// Of the devices; `None` if they are not known.
+    /// Device rates; `None` if not known.
     pub(super) device: Option<DeviceRates>,
 }
 
@@ -74,13 +74,13 @@ impl Rates {
         rates
     }
 
-    /// Those of the last minute.
+    /// Returns the rates for the last minute.
     fn recent(view: &View) -> Self {
         let (totals, time) = &view.overview.recent;
         Self::of(totals, time.as_secs_f64())
     }
 
-    /// Those between two moments.
+    /// Returns the rates between two moments.
     fn between(earlier: &View, view: &View) -> Self {
         let seconds = (view.taken - earlier.taken).as_secs_f64();
         let before = &earlier.overview.since_start;
@@ -115,7 +115,7 @@ fn per_second(count: u64, seconds: f64) -> f64 {
     }
 }
 
-/// After a longer time without a look, rates are those of the last minute.
+/// If the previous moment is older, rates for the last minute are shown.
 const GAP_MAX: Duration = Duration::from_secs(10);
-/// Moments in the course.
+/// Number of moments in `course`.
 const COURSE: usize = 90;

@@ -1,6 +1,6 @@
-//! The figures of the dashboard at one moment.
+//! Snapshot for the dashboard.
 //!
-//! Made by `Dashboard` once a second at most; read by `page` and `json`.
+//! Made by `Dashboard` at most once a second; read by `page` and `json`.
 
 use hashcache_base::sort::sort_by_key;
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ use crate::history::counts::{Counts, Table};
 use crate::history::name::Name;
 use crate::metrics::Live;
 
-/// The figures of one moment.
+/// Snapshot for the dashboard.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) taken: Instant,
@@ -20,7 +20,7 @@ pub(super) struct View {
     pub(super) buttons: Buttons,
 }
 
-/// Memory by purpose, and what is free.
+/// Returns the memory by purpose, and the free memory.
 pub(super) fn memory(view: &View) -> [(&'static str, u64); 5] {
     let engine = &view.live.engine;
     let known = [engine.index_bytes, engine.hot_bytes, engine.pending_bytes];
@@ -39,7 +39,7 @@ pub(super) fn memory(view: &View) -> [(&'static str, u64); 5] {
     ]
 }
 
-/// Sites whose origin failed, those with most failures first.
+/// Returns sites with origin failures, most failures first.
 pub(super) fn failing(sites: &Table<Name>) -> Vec<(Name, Counts)> {
     let (mut lines, _) = sites.top(usize::MAX);
     lines.retain(|(_, counts)| counts.failures > 0);
@@ -48,7 +48,7 @@ pub(super) fn failing(sites: &Table<Name>) -> Vec<(Name, Counts)> {
     lines
 }
 
-/// Sites whose origin answered some requests, the slowest first.
+/// Returns sites with some answered requests, the slowest origin first.
 pub(super) fn slowest(sites: &Table<Name>) -> Vec<(Name, Counts)> {
     let (mut lines, _) = sites.top(usize::MAX);
     lines.retain(|(_, counts)| counts.answered >= ANSWERED_MIN);
@@ -59,14 +59,14 @@ pub(super) fn slowest(sites: &Table<Name>) -> Vec<(Name, Counts)> {
     lines
 }
 
-/// Mean time to the first byte, microseconds.
+/// Returns the mean time to the first byte, microseconds.
 pub(super) fn mean_wait_us(counts: &Counts) -> u64 {
     counts.wait_us.checked_div(counts.answered).unwrap_or(0)
 }
 
-/// Lines of the tables of sites and clients.
+/// Maximum lines in tables for sites and clients.
 pub(super) const SHOWN: usize = 10;
-/// Lines of the tables of origins.
+/// Maximum lines in tables for origins.
 const SHOWN_ORIGINS: usize = 6;
-/// A mean of fewer answers says little.
+/// A mean of fewer answers is not meaningful.
 const ANSWERED_MIN: u64 = 3;

@@ -1,8 +1,8 @@
-//! Whether the request is allowed: each check that the proxy makes, with the rule or the setting
-//! that decides.
+//! Explains if the request is allowed: each check that the proxy makes, with the rule or the
+//! setting that decides.
 //!
-//! Called by `explain`. Asks the compiled rules as `permission` and `client_access` do, in the same
-//! order, but with the client, the user and the time of the question.
+//! Called by `explain`. Evaluates the compiled rules as `permission` and `client_access` do, in the
+//! same order, but with the client, the user and the time of the question.
 
 use std::sync::Arc;
 
@@ -24,27 +24,27 @@ use crate::client_access::failure;
 use crate::route::literal_address;
 use crate::worker::{Common, LiveSettings};
 
-/// The checks of a request, in their order.
+/// Checks for a request, in their order.
 #[derive(Default)]
 pub(super) struct Checks {
     checks: Vec<Check>,
-    /// What the rules do with the request, unless they refuse it.
+    /// The rules' action for the request, unless they refuse it.
     action: Option<AccessAction>,
-    /// The user whom the rules have looked at.
+    /// User whom the rules have checked.
     user: Option<String>,
-    /// What happens if a next hop is needed, because a quota is used up.
+    /// Outcome if a next hop is needed but a quota is used up.
     used_up: Option<String>,
-    /// The local time of the request, where rules have times.
+    /// The request's local time, if rules have times.
     local_time: Option<String>,
 }
 
 struct Check {
-    /// What was checked.
+    /// Name of the check.
     what: &'static str,
-    /// By which rule or setting, or why.
+    /// The deciding rule or setting, or the reason.
     by: String,
     refused: Option<&'static str>,
-    /// The access rule, if one decides.
+    /// The access rule, if a rule decides.
     rule: Option<Value>,
 }
 
@@ -58,24 +58,24 @@ impl Checks {
         });
     }
 
-    /// What happens if a check refuses the request.
+    /// Returns the outcome if a check refuses the request.
     pub(super) fn denied(&self) -> Option<String> {
         let check = self.checks.iter().find(|check| check.refused.is_some())?;
         let error = check.refused.unwrap_or_default();
         Some(format!("refused ({error}): {}", check.by))
     }
 
-    /// What happens if a next hop is needed, if a quota that is used up forbids that.
+    /// Returns the outcome if a next hop is needed but a used-up quota forbids it.
     pub(super) fn used_up(&self) -> Option<&str> {
         self.used_up.as_deref()
     }
 
-    /// Whether a rule makes a tunnel of a CONNECT, whatever `intercept` says.
+    /// Returns true if a rule makes a CONNECT a tunnel, whatever `intercept` specifies.
     pub(super) fn is_tunnel(&self) -> bool {
         self.action == Some(AccessAction::Tunnel)
     }
 
-    /// Whether a rule keeps the request from the store.
+    /// Returns true if a rule keeps the request from the store.
     pub(super) fn is_no_cache(&self) -> bool {
         self.action == Some(AccessAction::NoCache)
     }
@@ -98,18 +98,18 @@ impl Checks {
     }
 }
 
-/// How the request that is asked about reaches the proxy.
+/// How the request in question reaches the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// With its whole URL.
+    /// With an absolute URL.
     Absolute,
-    /// By CONNECT to its host and port.
+    /// By CONNECT to the host and port.
     Connect,
-    /// As a request for a mirror, which cannot be asked for a login.
+    /// As a request for a mirror; the client cannot be challenged for a login.
     Mirrored,
 }
 
-/// The checks of a request to a forward proxy.
+/// Returns the checks for a request to a forward proxy.
 pub(super) fn of_forward(common: &Common, asked: &Asked<'_>, arrival: Arrival) -> Checks {
     let asking = Asking::new(common, asked);
     let mut checks = Checks::default();
@@ -141,8 +141,8 @@ pub(super) fn of_forward(common: &Common, asked: &Asked<'_>, arrival: Arrival) -
     checks
 }
 
-/// Adds what the rules say of the request itself, inside the connection that its CONNECT has
-/// opened: there the user is the one of the CONNECT, and cannot be asked.
+/// Adds the decision of the rules on the request itself, inside the connection that CONNECT has
+/// opened: there the user is the CONNECT's user, because no login is possible inside.
 pub(super) fn add_inside(common: &Common, asked: &Asked<'_>, checks: &mut Checks) {
     let asking = Asking::new(common, asked);
     let user = checks.user.clone();
@@ -153,7 +153,8 @@ pub(super) fn add_inside(common: &Common, asked: &Asked<'_>, checks: &mut Checks
     asking.decided(checks, decided);
 }
 
-/// The checks of a request to a site: it is for all clients, and its origins are the operator's.
+/// Returns the checks for a request to a site: a site is for all clients, and the operator has
+/// chosen the origins.
 pub(super) fn of_site(common: &Common, asked: &Asked<'_>) -> Checks {
     let asking = Asking::new(common, asked);
     let mut checks = Checks::default();
@@ -166,7 +167,7 @@ pub(super) fn of_site(common: &Common, asked: &Asked<'_>) -> Checks {
     checks
 }
 
-/// A question, with the rules that can match its client at its time.
+/// A question, with the rules that can match the client at the time.
 struct Asking<'a> {
     common: &'a Common,
     asked: &'a Asked<'a>,
@@ -189,7 +190,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// What is decided; an error: a rule with this number needs the user.
+    /// Returns the decision; an error: the rule with this number needs the user.
     fn decide(&self, user: RequestUser<'_>, method: &str) -> Result<Decision, usize> {
         let authority = &self.asked.target.authority;
         let request = AccessRequest {
@@ -208,7 +209,7 @@ impl<'a> Asking<'a> {
         decided.map_err(|needed| needed.rule)
     }
 
-    /// As `permission::permit` decides.
+    /// Follows `permission::permit`.
     fn permission(&self, checks: &mut Checks, arrival: Arrival) {
         let method = match arrival {
             Arrival::Connect => Method::CONNECT.as_str(),
@@ -264,8 +265,8 @@ impl<'a> Asking<'a> {
         Failure::LoginNeeded { realm }
     }
 
-    /// The client is asked for a login: by a rule, or because requests inside an intercepted
-    /// connection cannot be asked.
+    /// Adds that the client must log in: because a rule demands it, or because requests inside an
+    /// intercepted connection cannot be challenged.
     fn login_needed(&self, checks: &mut Checks, rule: Option<usize>) {
         let by = match rule {
             Some(rule) => format!(
@@ -283,8 +284,8 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// As `Connection::may_ask_for_login` decides. Which listener the client uses is not known; one
-    /// with TLS may ask everybody.
+    /// Follows `Connection::may_ask_for_login`. The client's listener is not known; a listener with
+    /// TLS may challenge all clients.
     fn login(&self, arrival: Arrival) -> Login {
         let live = &self.live;
         let client = self.asked.question.client();
@@ -304,7 +305,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// As `permission::needs_user_inside` decides.
+    /// Follows `permission::needs_user_inside`.
     fn needs_user_inside(&self) -> bool {
         let (live, authority) = (&self.live, &self.asked.target.authority);
         let in_list = |list, host: &HostHashes| live.lists.has(list, host);
@@ -317,7 +318,7 @@ impl<'a> Asking<'a> {
                 .may_need_user(&self.rules, there, in_list)
     }
 
-    /// Notes a decision: by a rule, or where none matches, by the network of the client.
+    /// Adds a decision: by a rule, or if no rule matches, by the client's network.
     fn decided(&self, checks: &mut Checks, decided: Result<Decision, usize>) {
         let decision = match decided {
             Ok(decision) => decision,
@@ -341,10 +342,10 @@ impl<'a> Asking<'a> {
         self.add_limits(checks, decision);
     }
 
-    /// Adds what is left of the limits of the rule. Stored responses are served also if a quota is
-    /// used up, so that refuses nothing yet.
+    /// Adds what the rule's limits still allow. Stored responses are served also if a quota is used
+    /// up, so a used-up quota by itself refuses nothing yet.
     fn add_limits(&self, checks: &mut Checks, Decision { action, rule }: Decision) {
-        // Inside an intercepted connection, the rule about the request counts.
+        // Inside an intercepted connection, only the rule for the request counts.
         checks.used_up = None;
         let numbers = rule.map_or(0, |rule| self.live.settings.access.limits(rule));
         if action == AccessAction::Deny || numbers == 0 {
@@ -380,7 +381,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// What a rule does, and what its action means.
+    /// Describes a rule and the action's meaning.
     fn ruled(&self, rule: usize) -> String {
         let name = self.rule_name(rule);
         let action = self.live.settings.access.action(rule);
@@ -399,7 +400,7 @@ impl<'a> Asking<'a> {
         }
     }
 
-    /// The names of the limits of a rule.
+    /// Returns the names of a rule's limits.
     fn limits(&self, rule: usize) -> Vec<&str> {
         let numbers = self.live.settings.access.limits(rule);
         let limits = self.live.limits.numbered(numbers);
@@ -422,7 +423,7 @@ impl<'a> Asking<'a> {
         })
     }
 
-    /// Why the client is served where no rule matches, or is not.
+    /// Explains why the client is served or refused where no rule matches.
     fn by_network(&self) -> String {
         let why = match self.live.clients.rule(self.asked.question.client()) {
             Some(ClientRule::Near) => "the client is in a private network, or this machine",
@@ -473,10 +474,10 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// Whether the client is asked for a login if a rule needs the user.
+/// Tells if the client is challenged for a login when a rule needs the user.
 #[derive(Clone, Copy, Debug)]
 enum Login {
     Asked,
-    /// Why not.
+    /// Reason why not.
     NotAsked(&'static str),
 }

@@ -1,12 +1,12 @@
-//! What is left of a limit, in words.
+//! Describes in words how much a limit still allows.
 //!
-//! Called by `access` for the limits of the rule that decides. Requests per second are not looked
-//! at: they change from one moment to the next.
+//! Called by `access` for the limits of the rule that decides. Requests per second are not
+//! evaluated, because they change from one moment to the next.
 
 use hashcache_access::quota::{Quota, QuotaEnd, Standing};
 use hashcache_base::frame::Size;
 
-/// Whether a request that needs a next hop is refused.
+/// Returns true if a request that needs a next hop is refused.
 pub(super) fn is_refusing(standing: &Standing) -> bool {
     let refuses = |quota: Quota| quota.end == QuotaEnd::Refuse;
     is_used_up(standing) && standing.limit.quota.is_some_and(refuses)
@@ -17,12 +17,12 @@ fn is_used_up(Standing { limit, used }: &Standing) -> bool {
     quota.is_some_and(|(quota, (used, _))| *used >= quota.bytes)
 }
 
-/// What happens then.
+/// Describes the refusal.
 pub(super) fn refused(standing: &Standing) -> String {
     format!("refused with 429 (quota-used): {}", left(standing))
 }
 
-/// What is left of the quota, and how fast requests and content may be.
+/// Describes the remaining quota, and the allowed rates for requests and content.
 pub(super) fn left(standing: &Standing) -> String {
     let limit = &standing.limit;
     let mut parts = Vec::new();

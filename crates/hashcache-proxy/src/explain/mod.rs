@@ -1,16 +1,16 @@
-//! What would happen to a request, and by which setting: for operators who ask why.
+//! Explains for operators how a request is answered, and which setting decides it.
 //!
-//! `admin` asks for `GET /-/explain`, and `hashcache explain` prints the answer. The question names
-//! a URL, and perhaps method, fields, client, user and time. The answer has a part for each step of
-//! a request, in the order of the steps: access, interception, store, route; and `outcome`, all of
-//! them in a sentence.
+//! `admin` calls it for `GET /-/explain`, and `hashcache explain` prints the answer. The question
+//! names a URL, and optionally method, fields, client, user and time. The answer has a part for
+//! each step of a request, in the order of the steps: access, interception, store, route; and
+//! `outcome`, which summarises all of them in a sentence.
 //!
-//! Invariants: nothing changes. No request is sent, no name is resolved, no peer is asked, the
+//! Invariants: nothing changes. No request is sent, no name is resolved, no peer is queried, the
 //! store is read without a trace ([`hashcache::Cache::peek`]), and no turn of a choice among
 //! parents is taken. The functions that decide about requests decide here too (`reuse`, `route`,
-//! `hashcache_base::net::address`, `Interceptor::judge`), so that answers do not differ from what
-//! happens. What depends on more than the question (addresses of a name, replies of peers, a
-//! ClientHello) is said to depend on it.
+//! `hashcache_base::net::address`, `Interceptor::judge`), so the answers match the real behaviour.
+//! If a step depends on more than the question (addresses of a name, replies of peers, a
+//! ClientHello), the answer states that.
 
 mod access;
 mod limits;
@@ -41,21 +41,21 @@ pub(crate) struct Explainer {
     cache: Cache,
 }
 
-/// What a request is about, as the proxy sees it.
+/// The request in question, as the proxy sees it.
 struct Asked<'a> {
     question: &'a Question,
     space: Space,
     target: Target,
-    /// The fields of the request as the store sees them.
+    /// Request fields as the store sees them.
     fields: HeaderMap,
-    /// The site, in front of one.
+    /// The site, in a reverse proxy.
     site: Option<Arc<LiveSite>>,
-    /// An access rule keeps the request from the store.
+    /// True if an access rule keeps the request from the store.
     is_no_cache: bool,
 }
 
 impl Asked<'_> {
-    /// The time of the request.
+    /// Returns the request time.
     fn at(&self, common: &Common) -> UnixTime {
         self.question.at.unwrap_or_else(|| common.now())
     }
@@ -66,10 +66,10 @@ impl Explainer {
         Self { common, cache }
     }
 
-    /// The answer, as JSON.
+    /// Returns the answer as JSON.
     ///
     /// # Errors
-    /// What is wrong with the question.
+    /// Describes the mistake in the question.
     pub(crate) async fn answer(&self, question: &Question) -> Result<Value, String> {
         let mut answer = question.to_json(self.common.now());
         let parts = if self.common.is_reverse() {
@@ -81,7 +81,7 @@ impl Explainer {
         Ok(Value::Object(answer))
     }
 
-    /// A request to a forward proxy.
+    /// Explains a request to a forward proxy.
     async fn forward(&self, question: &Question) -> Result<Map<String, Value>, String> {
         let mut parts = Map::new();
         let mut asked = Asked {
@@ -115,7 +115,7 @@ impl Explainer {
         Ok(parts)
     }
 
-    /// What happens, if the request is one to the proxy itself that no mirror takes.
+    /// Returns the outcome if the request is for the proxy itself and not for a mirror.
     fn own(&self, asked: &Asked<'_>) -> Option<&'static str> {
         let (common, authority) = (&self.common, &asked.target.authority);
         let live = common.live();
@@ -133,11 +133,11 @@ impl Explainer {
         }
     }
 
-    /// How the request reaches the proxy. Browsers ask for https URLs by CONNECT. A request for a
-    /// mirror becomes one for its registry.
+    /// Returns how the request reaches the proxy. Browsers request https URLs by CONNECT. A request
+    /// for a mirror becomes a request for the mirror's registry.
     ///
     /// # Errors
-    /// The proxy answers it itself: what happens.
+    /// The proxy answers the request itself; the error is the outcome.
     fn arrival(
         &self,
         asked: &mut Asked<'_>,
@@ -164,8 +164,8 @@ impl Explainer {
         }
     }
 
-    /// Explains a CONNECT. Returns whether the answer ends with it: it makes a tunnel, or the
-    /// question is about nothing else.
+    /// Explains a CONNECT. Returns true if the answer is complete then: the CONNECT makes a tunnel,
+    /// or the question is only about the CONNECT.
     fn ends_with_connect(
         &self,
         asked: &Asked<'_>,
@@ -204,7 +204,7 @@ impl Explainer {
         true
     }
 
-    /// A request to a proxy in front of sites.
+    /// Explains a request to a proxy in front of sites.
     async fn in_front(&self, question: &Question) -> Result<Map<String, Value>, String> {
         let mut parts = Map::new();
         let target = question.target()?;
@@ -277,7 +277,7 @@ impl Explainer {
         parts.insert("outcome".to_owned(), json!(outcome));
     }
 
-    /// Whether TLS of a CONNECT to the target ends here.
+    /// Explains if the proxy terminates TLS inside a CONNECT to the target.
     fn interception(&self, asked: &Asked<'_>) -> Value {
         let (common, authority) = (&self.common, &asked.target.authority);
         let live = common.live();
@@ -305,8 +305,8 @@ impl Explainer {
         }
     }
 
-    /// Whether a program of the client refuses our certificates for this host, so that it gets
-    /// tunnels.
+    /// Returns true if a client program refuses the proxy's certificates for this host and
+    /// therefore gets tunnels.
     fn refuses(&self, asked: &Asked<'_>, authority: &Authority) -> bool {
         let now = tokio::time::Instant::now();
         let (_, refusers) = self.common.intercept.refusals.refusers(REFUSERS_MAX, now);
@@ -317,7 +317,7 @@ impl Explainer {
     }
 }
 
-/// Why a host is not intercepted, in words.
+/// Explains in words why a host is not intercepted.
 fn why_not(reason: Reason) -> &'static str {
     match reason {
         Reason::NotListed => {
@@ -353,7 +353,7 @@ const WHY_REFUSED: &str = "the host is listed, but the client may not have it: n
 const WHY_SELF_TEST: &str = "it is the host of the page that tests whether a device trusts the CA";
 const WHY_SLOW: &str = "the disk did not answer in time";
 
-/// Maximum number of refusing programs that are looked through.
+/// Maximum refusing programs that are searched.
 const REFUSERS_MAX: usize = 1000;
 /// How long the disk may take.
 const READ_TIME: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! A question about a request, as the admin listener gets it in a query string.
+//! A question about a request, which the admin listener receives in a query string.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,24 +8,24 @@ use serde_json::{Map, Value, json};
 
 use hashcache_upstream::gateway::decode;
 
-/// What is asked. The default is a GET without fields, from this machine, now.
+/// The request in question. The default is a GET without fields, from this machine, now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Question {
-    /// As it was asked.
+    /// URL as in the query string.
     pub(super) url: String,
     pub(super) method: Method,
     pub(super) fields: HeaderMap,
     pub(super) client: Option<IpAddr>,
-    /// The user, who has logged in at the proxy.
+    /// User with a login at the proxy.
     pub(super) user: Option<String>,
     pub(super) at: Option<UnixTime>,
 }
 
 impl Question {
-    /// Reads `url=…&method=…&header=Name:value&client=…&user=…&at=SECONDS`, percent-encoded.
+    /// Parses `url=…&method=…&header=Name:value&client=…&user=…&at=SECONDS`, percent-encoded.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// Describes the mistake in words.
     pub(crate) fn parse(query: &str) -> Result<Self, String> {
         let mut question = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -78,12 +78,12 @@ impl Question {
         Ok(())
     }
 
-    /// The client: this machine, if the question names none.
+    /// Returns the client: this machine, if the question names no client.
     pub(super) fn client(&self) -> IpAddr {
         self.client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
 
-    /// The resource, or of a CONNECT the host and port as an https URL.
+    /// Returns the resource; for a CONNECT the host and port as an https URL.
     pub(super) fn target(&self) -> Result<Target, String> {
         let url = &self.url;
         let wrong = |error: &dyn std::fmt::Display| format!("`{url}`: {error}");
@@ -105,7 +105,7 @@ impl Question {
         }
     }
 
-    /// The question as the answer repeats it.
+    /// Returns the question as the answer repeats it.
     pub(super) fn to_json(&self, now: UnixTime) -> Map<String, Value> {
         let value = json!({
             "url": self.url,

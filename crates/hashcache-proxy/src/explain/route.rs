@@ -1,4 +1,4 @@
-//! Which next hops the request would be sent to, in which order.
+//! Explains to which next hops the request would be sent, in which order.
 
 use hashcache_base::failure::Failure;
 use hashcache_base::net::address::Purpose;
@@ -10,14 +10,14 @@ use super::Asked;
 use crate::route::{Hop, Route, RouteRequest, Siblings};
 use crate::worker::{Common, route_request};
 
-/// The name of the other member that owns the URL, is up, and would be asked.
+/// Returns the name of the other member that owns the URL, is up, and would get the request.
 pub(super) fn owner(common: &Common, asked: &Asked<'_>) -> Option<String> {
     let hops = member_hops(common, asked);
     let first = hops.first().and_then(Hop::peer);
     first.map(|peer| peer.name().to_owned())
 }
 
-/// The members that are asked first.
+/// Returns the members that get the request first.
 fn member_hops(common: &Common, asked: &Asked<'_>) -> Vec<Hop> {
     let request = route_request(asked.space, &asked.target, &asked.fields);
     match asked.space {
@@ -26,7 +26,7 @@ fn member_hops(common: &Common, asked: &Asked<'_>) -> Vec<Hop> {
     }
 }
 
-/// The hops of a fetch, and the member that owns the URL, where there are members.
+/// Returns a fetch's hops, and with members also the member that owns the URL.
 pub(super) fn of_fetch(common: &Common, asked: &Asked<'_>) -> Value {
     let has_members =
         common.live().routes.members().is_some() && !matches!(asked.space, Space::Mirror(_));
@@ -67,7 +67,7 @@ fn hops_of_fetch(common: &Common, asked: &Asked<'_>) -> Value {
     }
 }
 
-/// The hops of a tunnel.
+/// Returns a tunnel's hops.
 pub(super) fn of_tunnel(common: &Common, asked: &Asked<'_>) -> Value {
     let request = RouteRequest {
         scheme: Scheme::Http,
@@ -87,7 +87,7 @@ pub(super) fn of_tunnel(common: &Common, asked: &Asked<'_>) -> Value {
 fn of_route(common: &Common, route: Route) -> Value {
     let queries: Vec<&str> = route.queries().map(|peer| peer.name()).collect();
     let hops: Vec<Value> = route.hops().map(|it| hop(common, it)).collect();
-    // What a sibling has stored is fetched from it also while the line is down.
+    // A response that a sibling has stored is fetched from the sibling also while the line is down.
     let asks_sibling = route
         .queries()
         .any(|peer| peer.settings.kind == PeerKind::Sibling);
@@ -103,7 +103,7 @@ fn of_route(common: &Common, route: Route) -> Value {
     json!({"hops": hops, "asks_first": queries, "by": by, "cut_off": is_cut_off})
 }
 
-/// Whether all hops lie behind a line that counts as down.
+/// Returns true if all hops are behind a line that counts as down.
 fn are_cut_off(hops: &[Value]) -> bool {
     !hops.is_empty() && hops.iter().all(|hop| hop["cut_off"] == true)
 }

@@ -1,4 +1,4 @@
-//! What the store has for the request, and what that means for it.
+//! Explains the stored response for the request, and the outcome that follows from it.
 
 use hashcache::{Cache, Hit, Storage};
 use hashcache_http::{
@@ -17,28 +17,28 @@ use super::{Asked, route};
 use crate::reuse::{may_stand_in, reuse_stored};
 use crate::worker::Common;
 
-/// The part of an answer about the store.
+/// The answer's part about the store.
 pub(super) struct StoreView {
     pub(super) json: Value,
-    /// What happens, in a sentence.
+    /// The outcome, in a sentence.
     pub(super) outcome: String,
     pub(super) need: Need,
 }
 
-/// Whether a next hop has to answer.
+/// Tells if a next hop has to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// The proxy itself answers.
     Nothing,
     /// The stored response is served if no next hop can be reached.
     AnswerOrStored {
-        /// Also if a used-up quota forbids to ask one.
+        /// True if it is served also when a used-up quota forbids a next hop.
         beyond_quota: bool,
     },
     Answer,
 }
 
-/// What is stored for the request.
+/// Looks up the stored response for the request.
 pub(super) async fn view(common: &Common, cache: &Cache, asked: &Asked<'_>) -> StoreView {
     let facts = RequestFacts::with_exempt(&asked.question.method, &asked.fields, exempt(asked));
     let bypass = match facts.lookup() {
@@ -92,7 +92,7 @@ pub(super) async fn view(common: &Common, cache: &Cache, asked: &Asked<'_>) -> S
     }
 }
 
-/// Why the store is not asked, by properties of the request alone.
+/// Returns why the store is bypassed, if the request's properties are sufficient to decide that.
 fn bypass_of(common: &Common, facts: &RequestFacts, asked: &Asked<'_>) -> Option<&'static str> {
     if asked.is_no_cache {
         return Some("the access rule has the action `no-cache`");
@@ -114,8 +114,8 @@ fn bypass_of(common: &Common, facts: &RequestFacts, asked: &Asked<'_>) -> Option
     is_bypass.then_some("a cookie of `bypass_cookie` is set")
 }
 
-/// The request fields that the key has taken care of. Nobody knows which front proxy would send the
-/// request.
+/// Returns the request fields that the cache key already covers. It is not known which front proxy
+/// would send the request.
 fn exempt<'a>(asked: &'a Asked<'_>) -> Exempt<'a> {
     let site = asked.site.as_ref();
     Exempt {
@@ -140,7 +140,8 @@ fn why_forwarded(forward: Forward) -> &'static str {
     }
 }
 
-/// Nothing answers the request; adds why the last response was not stored, if that is known.
+/// Returns the view for a request without a usable stored response; adds why the last response was
+/// not stored, if that is known.
 fn missing(
     common: &Common,
     (facts, asked): (&RequestFacts, &Asked<'_>),
@@ -266,7 +267,7 @@ fn place_of(hit: &Hit, from: HitSource) -> &'static str {
     }
 }
 
-/// The state of a stored response, and what happens.
+/// Returns a stored response's state, and the outcome.
 fn decided(reuse: Reuse) -> (&'static str, String) {
     match reuse {
         Reuse::Fresh { ttl, .. } => (
@@ -327,7 +328,7 @@ fn need(facts: &RequestFacts, reuse: Reuse) -> Need {
     }
 }
 
-/// What happens if the next hop fails.
+/// Describes the outcome if the next hop fails.
 fn on_error(reuse: Reuse) -> Option<&'static str> {
     let Reuse::Validate { on_error, .. } = reuse else {
         return None;
@@ -354,7 +355,7 @@ fn lifetime_from(source: LifetimeSource) -> &'static str {
     }
 }
 
-/// The request fields that selected this variant, with their values.
+/// Returns the request fields that selected this variant, with their values.
 fn variant(stored: &StoredResponse, request: &HeaderMap) -> Value {
     match Vary::parse(&stored.fields) {
         Vary::Nothing => Value::Null,

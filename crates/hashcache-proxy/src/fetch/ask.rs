@@ -1,15 +1,16 @@
-//! One request and the hops of its route: the response is that of the first hop that gives one.
+//! Sends a request along the hops of a route, and returns the first response that a hop gives.
 //!
 //! Called for every request to upstream: by `fetch`, by `range_fetch`, by `pump` for the rest of a
-//! transfer that broke, and by `request` for requests whose responses are not stored.
+//! broken transfer, and by `request` for requests with responses that are not stored.
 //!
-//! A sibling that does not give the response costs a failed hop and nothing else: its status, its
-//! 504 above all, is neither passed on nor stored.
+//! A sibling without the response costs a failed hop and nothing else: the status of its answer, in
+//! particular a 504, is neither passed on nor stored.
 //!
 //! Invariants: a request that may have had an effect is sent to one hop only: further hops are
-//! tried for safe methods without content, and for requests of which no byte was sent. A client
-//! never gets a peer's 407: the credentials are the proxy's own.
-//! Cost: with one hop, one call; with several, a copy of the fields for each attempt but the last.
+//! tried for safe methods without content, and for requests if no byte was sent. A client never
+//! gets a peer's 407, because the credentials are the proxy's own.
+//! Cost: with one hop, one call; with several, a copy of the fields for each attempt except the
+//! last.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,8 +41,8 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// Whether the response is from the store of another cache of this site, so that it has cost
-    /// nothing of the line: a sibling's, or a member's that calls it a hit.
+    /// Returns true if the response is from the store of another cache of this site, so that it did
+    /// not use the line: from a sibling, or from a member that marks it as a hit.
     pub(crate) fn is_stored_nearby(&self) -> bool {
         if !self.next_hop.is_member() {
             return self.next_hop.is_sibling();
@@ -51,7 +52,7 @@ impl Answered {
     }
 }
 
-/// Whether the last cache in Cache-Status is this one, and calls the response a hit.
+/// Returns true if the last cache in Cache-Status is `name`, and it marks the response as a hit.
 fn is_hit_of(name: &str, fields: &HeaderMap) -> bool {
     let mut lines = fields.get_all(CACHE_STATUS).iter();
     let last = lines.next_back().and_then(|line| line.to_str().ok());
@@ -93,7 +94,7 @@ pub(crate) async fn ask(
     options: &SendOptions,
 ) -> Result<Box<Answered>, AskFailure> {
     let mut hops = route.hops().enumerate().peekable();
-    // A login belongs to the hop that it was begun with.
+    // A login belongs to the hop at which it started.
     let is_repeatable =
         request.body().is_empty() && request.method().is_safe() && !options.pinning.is_login();
     let site = route.site();
@@ -119,7 +120,7 @@ pub(crate) async fn ask(
         }
         let others = Others::after(route, number);
         if before.is_some() && !hop.is_up() && others.is_any_up {
-            // It went down while another one was waited for.
+            // The hop went down while another hop was tried.
             next = Some(request);
             continue;
         }
@@ -141,16 +142,17 @@ pub(crate) async fn ask(
         }
         before = Some(hop);
         let busy = origin_of.and_then(|site| site.begin(&hop.endpoint));
-        // Fields that a sibling does not get: it may have the response to a request without them.
+        // A sibling does not get these fields, because it may have the response to a request
+        // without them.
         let withheld =
             [COOKIE, REFERER].map(|name| request.headers().contains_key(&name).then_some(name));
         let copy = (is_repeatable && !is_last).then(|| copy_of(&request));
         let mut options = options_for(hop, &others, options);
-        // A kept response has a permit; waiting for another one could block both.
+        // A kept response has a permit; waiting for another permit could block both.
         options.permit_time = asking.kept.as_ref().map(|_| Duration::ZERO);
         let others = Some(&others).filter(|others| copy.is_some() && others.is_any_up);
         let upstream = worker.upstream();
-        // On the heap: otherwise every transfer would keep room for it until its end.
+        // Boxed, because otherwise every transfer would keep room for this future until it is over.
         let sending = Box::pin(upstream.try_send(&hop.endpoint, request, &options));
         let mut sent = wait_for(
             sending,
@@ -174,7 +176,7 @@ pub(crate) async fn ask(
     asking.end()
 }
 
-/// The options of a request for one hop.
+/// The options for a request to this hop.
 fn options_for(hop: &Hop, others: &Others, options: &SendOptions) -> SendOptions {
     SendOptions {
         absolute: hop.absolute.clone(),
@@ -187,8 +189,8 @@ fn options_for(hop: &Hop, others: &Others, options: &SendOptions) -> SendOptions
     }
 }
 
-/// Waits for what `hop` gives: a sibling for a short time, another hop for as long as it is
-/// expected to answer if there are `others` that could answer in its place.
+/// Waits for the response of `hop`: a short time for a sibling; for another hop, as long as it is
+/// expected to answer if there are `others` that could answer instead.
 async fn wait_for(
     sending: impl Future<Output = Result<UpstreamExchange, Unanswered>>,
     hop: &Hop,
@@ -213,8 +215,8 @@ async fn wait_for(
     waited.unwrap_or_else(late)
 }
 
-/// Notes what a hop of a site did, and marks its response: that of a member was marked there but
-/// for its cookies.
+/// Records the outcome of a site's hop, and marks the response. A member has already marked it,
+/// except for the cookies.
 fn note_of_site(
     worker: &Worker,
     (site, path): (&SiteRequest, &str),
@@ -246,7 +248,7 @@ fn note_of_site(
     }
 }
 
-/// Notes whether a sibling that was asked for what it has stored had it.
+/// Records whether a sibling had the stored response that it was expected to have.
 fn note_sibling(
     worker: &Worker,
     hop: &Hop,
@@ -260,22 +262,22 @@ fn note_sibling(
     if !had_it {
         worker.metrics.false_hit();
     }
-    // A sibling that does not answer says nothing about its digest.
+    // A sibling that does not answer gives no information about the digest.
     if hop.is_by_digest() && sent.is_ok() {
         sibling.learned.note_result(had_it, Instant::now());
     }
 }
 
-/// What the hops tried so far have given.
+/// Results of the hops tried so far.
 #[derive(Default)]
 struct Asking {
-    /// An error of a peer, or of an origin of a site: the response if no other hop gives one.
+    /// An error from a peer, or from an origin of a site: the response if no other hop gives one.
     kept: Option<Box<Answered>>,
     failed: Option<AskFailure>,
     origin_bytes: u64,
 }
 
-/// What one hop has given.
+/// The result of one hop.
 enum Judged {
     Answer(Box<Answered>),
     /// The failure forbids further hops.
@@ -337,7 +339,7 @@ impl Asking {
             self.note(hop, failed);
             return Judged::Failed(None);
         }
-        // Between the peer and us (RFC 9110, section 11.7).
+        // These fields are between the peer and this proxy only (RFC 9110, section 11.7).
         let fields = answered.exchange.response.headers_mut();
         fields.remove(PROXY_AUTHENTICATE);
         fields.remove(HeaderName::from_static("proxy-authentication-info"));
@@ -356,8 +358,8 @@ impl Asking {
                 self.note(hop, failed);
                 Judged::Failed(None)
             }
-            // The peer could not reach the origin, perhaps because its own line is down. A member
-            // that passes an error of the origin on has tried what can be tried.
+            // The peer could not reach the origin, perhaps because the peer's line is down. A
+            // member that passes on an error of the origin has already tried every way.
             status if is_gateway_error(status) && !is_of_origin(hop, fields) => {
                 self.kept.get_or_insert(answered);
                 Judged::Failed(None)
@@ -389,8 +391,9 @@ impl Asking {
     }
 }
 
-/// Whether a member has passed an error of the origin on. Then its name is the last one in Via. Its
-/// own errors have Proxy-Status; what another server at its address says has neither.
+/// Returns true if a member has passed on an error of the origin. Then the last name in Via is the
+/// member's. The member's own errors have Proxy-Status; a response from another server at that
+/// address has neither.
 fn is_of_origin(hop: &Hop, fields: &HeaderMap) -> bool {
     let Some(member) = hop.member() else {
         return false;
@@ -401,7 +404,7 @@ fn is_of_origin(hop: &Hop, fields: &HeaderMap) -> bool {
     has_passed_on && !fields.contains_key(PROXY_STATUS)
 }
 
-/// Whether the server says that it cannot answer now, but another one might.
+/// Returns true if the server cannot answer now, but another server might.
 fn is_gateway_error(status: StatusCode) -> bool {
     matches!(
         status,
@@ -409,17 +412,17 @@ fn is_gateway_error(status: StatusCode) -> bool {
     )
 }
 
-/// What is left after a hop.
+/// The hops after the current hop.
 pub(crate) struct Others {
-    /// The peers of the hops.
+    /// The peers among the hops.
     pub(crate) peers: Vec<Arc<Peer>>,
-    /// Whether one of the hops is expected to answer.
+    /// At least one hop is expected to answer.
     pub(crate) is_any_up: bool,
     is_any: bool,
 }
 
 impl Others {
-    /// What is left after hop `number`.
+    /// The hops after hop `number`.
     pub(crate) fn after(route: &Route, number: usize) -> Self {
         let hops = || route.hops().skip(number + 1);
         Self {
@@ -432,8 +435,8 @@ impl Others {
         }
     }
 
-    /// Limit on connecting to `hop`, if it is shorter than the usual one. The last way that is
-    /// expected to work has the usual time.
+    /// Connect timeout for `hop`, if it is shorter than usual. The last way that is expected to
+    /// work has the usual time.
     pub(crate) fn connect_time(&self, hop: &Hop) -> Option<Duration> {
         let is_hurried = match hop.peer() {
             Some(_) => self.is_any,
@@ -443,8 +446,8 @@ impl Others {
     }
 }
 
-/// Whether a failure forbids further hops: the destination is not allowed, or a peer refused the
-/// tunnel by its own rules, which must not be bypassed.
+/// Returns true if a failure forbids further hops: the destination is not allowed, or a peer
+/// refused the tunnel by local rules, which must not be bypassed.
 pub(crate) fn is_final(failure: &Failure) -> bool {
     match failure {
         Failure::DestinationDenied { .. } => true,
@@ -453,8 +456,8 @@ pub(crate) fn is_final(failure: &Failure) -> bool {
     }
 }
 
-/// Whether a member says that it does not answer for this URL: its configuration differs, or it
-/// takes this box for a client because it does not know the address.
+/// Returns true if a member does not answer for this URL: the configuration differs, or it takes
+/// this box for a client because it does not know the address.
 fn is_refusal(member: &Peer, status: StatusCode, fields: &HeaderMap) -> bool {
     match status {
         StatusCode::MISDIRECTED_REQUEST | StatusCode::LOOP_DETECTED => true,
@@ -463,8 +466,8 @@ fn is_refusal(member: &Peer, status: StatusCode, fields: &HeaderMap) -> bool {
     }
 }
 
-/// Whether the member itself refused the request. A response that it passes on from an origin has
-/// its name in Via, whatever the origin writes into Proxy-Status.
+/// Returns true if the member itself refused the request. A response that it passes on from an
+/// origin has the member's name in Via, whatever the origin writes into Proxy-Status.
 fn is_denied_by(member: &Peer, fields: &HeaderMap) -> bool {
     let name = member.name().as_bytes();
     if via_names(fields).any(|via| via.eq_ignore_ascii_case(name)) {
@@ -478,23 +481,23 @@ fn is_denied_by(member: &Peer, fields: &HeaderMap) -> bool {
     })
 }
 
-/// Names of the fields of the client's request that a sibling does not get.
+/// Names of the client's request fields that a sibling does not get.
 type Withheld = [Option<HeaderName>; 2];
 
-/// Whether a sibling gave the response that it said it had.
+/// Returns true if a sibling gave the response that it announced.
 fn is_usable(sent: &Result<UpstreamExchange, Unanswered>, withheld: &Withheld) -> bool {
     let exchange = sent.as_ref();
     exchange.is_ok_and(|exchange| gives_response(exchange, withheld))
 }
 
-/// Whether this is a stored response, and one for the client's own request: a response that varies
-/// by a field that the sibling did not get may be the one for other clients.
+/// Returns true if this is a stored response that fits the client's own request: a response that
+/// varies by a field that the sibling did not get may be for other clients.
 fn gives_response(exchange: &UpstreamExchange, withheld: &Withheld) -> bool {
     let status = exchange.response.status();
     let fields = exchange.response.headers();
     let varies = match Vary::parse(fields) {
         Vary::Nothing => false,
-        // A sibling is asked with a Cache-Control of our own (`only-if-cached`).
+        // The request to a sibling has our own Cache-Control (`only-if-cached`).
         Vary::Fields(names) => {
             names.contains(&CACHE_CONTROL)
                 || withheld.iter().flatten().any(|name| names.contains(name))
@@ -506,9 +509,9 @@ fn gives_response(exchange: &UpstreamExchange, withheld: &Withheld) -> bool {
     is_stored && !varies
 }
 
-/// Limit on connecting while another hop is left.
+/// Connect timeout while another hop is left.
 const HURRIED_CONNECT: Duration = Duration::from_secs(3);
-/// Limit on connecting to a member, which is near.
+/// Connect timeout for a member, which is near.
 const MEMBER_CONNECT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Validation in the background (RFC 5861 3).
 //!
-//! Called by `request` while it serves a stale response whose origin allows
+//! Called by `request` while it serves a stale response if the origin allows
 //! `stale-while-revalidate`.
 //!
-//! Invariant: one validation per key, [`BOUND`] in all, of one origin and of one client, none
-//! within ten seconds of a failure. The client for whom it begins pays for it, and none begins
-//! while its quota is used up.
+//! Invariant: one validation per key, at most [`BOUND`] in total, per origin and per client, and
+//! none within ten seconds after a failure. The client that triggers a validation pays for it, and
+//! none starts while the client's quota is used up.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use super::counters::ByteCount;
 use super::{FetchSpec, FetchTask, requester};
 use crate::worker::Worker;
 
-/// Begins a background validation, unless one is in progress or failed recently, or a quota of
+/// Starts a background validation, unless another is in progress or failed recently, or a quota in
 /// `limits` is used up.
 pub(crate) fn revalidate_in_background(
     worker: &Rc<Worker>,

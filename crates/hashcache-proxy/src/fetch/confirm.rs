@@ -3,8 +3,8 @@
 //!
 //! Called by `fetch` with the stored response that the 304 selects, and by `request` after a HEAD.
 //!
-//! Invariant: a response that the 304 forbids to store, or whose Vary the 304 changes, does not
-//! stay stored. Its content is still valid for the request that asked.
+//! Invariant: if the 304 forbids storing, or changes Vary, the response does not stay stored. The
+//! content is still valid for the request that caused the validation.
 
 use std::rc::Rc;
 
@@ -68,10 +68,10 @@ pub(crate) async fn head_came(
     }
 }
 
-/// Whether the response to `request` may update the stored fields. While the stored response is
-/// fresh, a request with a field outside the cache key may not: no client needs the update, and the
-/// origin may have copied that field into its response (cache poisoning). Invalidation is always
-/// allowed, because it costs at most one fetch.
+/// Returns true if the response to `request` may update the stored fields. While the stored
+/// response is fresh, a request with a field outside the cache key may not: no client needs the
+/// update, and the origin may have copied that field into its response (cache poisoning).
+/// Invalidation is always allowed, because it costs at most one fetch.
 pub(super) fn may_rewrite(
     worker: &Worker,
     hit: &Hit,
@@ -85,14 +85,14 @@ pub(super) fn may_rewrite(
     needed || is_keyed(request, &stored.fields)
 }
 
-/// The times at which a request was sent and its response received.
+/// The times at which a request was sent and the response received.
 pub(crate) type Times = (UnixTime, UnixTime);
 
-/// Updates the stored fields from a newer head of the same content. False if the response may no
-/// longer be stored, or if its Vary has changed.
+/// Updates the stored fields from a newer head for the same content. Returns false if the response
+/// may no longer be stored, or if Vary has changed.
 ///
-/// The fields of the request that caused it do not count: the content is that of an earlier
-/// request, and the kinds of that request's fields are in the facts of the stored response.
+/// The fields of the request that caused the update do not count: the content belongs to an earlier
+/// request, and the field kinds of that request are in the facts of the stored response.
 pub(super) fn freshened(
     worker: &Worker,
     target: &Target,
@@ -112,13 +112,13 @@ pub(super) fn freshened(
         return false;
     };
     stored.facts = facts;
-    // An error may have got its negative lifetime now. It then needs a row that it lacks.
+    // The update may have given an error a negative lifetime. Then it needs a row that it lacks.
     let is_of_one = facts.lifetime.source == LifetimeSource::Negative;
     !is_of_one || stored.row.as_ref().is_some_and(VaryRow::is_of_all_fields)
 }
 
-/// Whether the request has credentials or `no-store`. Then a 304 counts for this request alone and
-/// must not change the responses to others.
+/// Returns true if the request has credentials or `no-store`. Then a 304 counts for this request
+/// only and must not change the responses to others.
 fn is_private(request: &HeaderMap) -> bool {
     request.contains_key(AUTHORIZATION) || RequestDirectives::parse(request).no_store
 }
@@ -142,8 +142,9 @@ pub(super) async fn confirm(
     let mut selected = selected;
     let fresh =
         |stored: &mut StoredResponse| freshened(worker, &spec.target, stored, &head.headers, times);
-    // By the stored `Vary`, before that of the 304 replaces it: an override could choose that. A
-    // response that requests with other fields have stored is theirs, whatever `Vary` names.
+    // By the stored `Vary`, before the `Vary` of the 304 replaces it, because an override could
+    // choose the new value. If requests with other fields stored the response, it belongs to them,
+    // whatever `Vary` names.
     let varied = if selected.alias.is_some() {
         Vec::new()
     } else {
@@ -171,13 +172,13 @@ pub(super) async fn confirm(
     if let Some(leader) = leader {
         let (from, requester) = (spec.client_and_origin(), requester(&spec.fields));
         match stays {
-            // Others have overrides of their own: they need not wait for each other. Of the key it
-            // says nothing.
+            // The followers have their own overrides, so they need not wait for each other. The
+            // outcome gives no information about the key.
             _ if may_override => leader.for_one(requester),
-            // A leader that is dropped leaves its place to a follower.
+            // A leader that is dropped hands over to a follower.
             _ if is_private => {}
             true => leader.validated(from, requester),
-            // Nothing is left in the store for others to look up.
+            // Nothing is left in the store for the followers to look up.
             false => leader.not_shared(from, requester, Instant::now()),
         }
     }

@@ -1,24 +1,25 @@
-//! SHA-256 of the content of a fetch: stored with it, so that it can be a dictionary on a link.
+//! SHA-256 of the content of a fetch: stored with the content, so that it can be a dictionary on a
+//! link.
 //!
-//! Called by `pump`. Content that came in frames has a digest already.
+//! Called by `pump`. Content that arrived in frames has a digest already.
 //!
-//! Invariant: a digest is given only for content that was seen whole by one hash.
-//! Cost: 1 to 4 ms a MB, where digests are kept and the content came in ordinary HTTP.
+//! Invariant: a digest is given only if a single hash has seen the whole content.
+//! Cost: 1 to 4 ms a MB, if digests are kept and the content arrived in ordinary HTTP.
 use hashcache_wan::digest::{Digest, Running};
 
 use hashcache_upstream::ResponseBody;
 
-/// The hash of what was received so far.
+/// The hash of the content received so far.
 pub(super) enum ContentHash {
-    /// None is wanted, or it cannot be known.
+    /// No digest is wanted, or it cannot be known.
     None,
     Running(Box<Running>),
-    /// The frames have it.
+    /// The frames carry the digest.
     Framed,
 }
 
 impl ContentHash {
-    /// The hash of what arrives with `body`, if `metadata` has a place for it.
+    /// A hash for the content of `body`, if `metadata` has a place for it.
     pub(super) fn of(metadata: &[u8], body: &ResponseBody) -> Self {
         match (
             hashcache_store::announces_digest(metadata),
@@ -37,14 +38,14 @@ impl ContentHash {
         }
     }
 
-    /// Notes that the rest arrives with another response.
+    /// Records that the rest arrives with another response.
     pub(super) fn note_resumed(&mut self) {
         if let Self::Framed = self {
             *self = Self::None;
         }
     }
 
-    /// The digest, when all content has arrivedd.
+    /// The digest, when all content has arrived.
     pub(super) fn digest(&self, body: &ResponseBody) -> Option<Digest> {
         match self {
             Self::None => None,

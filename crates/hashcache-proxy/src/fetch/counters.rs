@@ -1,7 +1,7 @@
-//! Values that a fetch shares with the response to its client: what was received, and the trailers.
+//! Values that a fetch shares with the response to the client: received bytes, and trailers.
 //!
 //! Written by `fetch` and by the bodies of `hashcache-upstream`, read by `request` for the log
-//! entry. Both run on one core, so neither needs a lock.
+//! entry. Both run on the same core, so no lock is needed.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -14,13 +14,13 @@ use hashcache_link::usage::LinkUsage;
 /// Bytes received from upstream for a request, counted as they arrive.
 pub(crate) type ByteCount = Rc<Received>;
 
-/// What was received for a request.
+/// Counters for the bytes received for a request.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     bytes: Cell<u64>,
-    /// The limits of the client that pays for them.
+    /// Limits to which the bytes are charged.
     limits: OnceCell<RequestLimits>,
-    /// What arrives now has cost nothing of the line.
+    /// True if the bytes that arrive now did not use the line.
     is_free: Cell<bool>,
     link: Cell<Option<LinkUsage>>,
 }
@@ -38,29 +38,31 @@ impl Received {
         }
     }
 
-    /// Counts the bytes of a response that has reached `all`, of which `counted` are counted.
+    /// Counts a response that has reached `all` bytes, if `counted` bytes of it are already
+    /// counted.
     pub(crate) fn advance(&self, counted: &mut u64, all: u64) {
         self.add(all.saturating_sub(*counted));
         *counted = all.max(*counted);
     }
 
-    /// Says whether what arrives from now on has cost nothing of the line.
+    /// Marks the bytes received after this call as free or not free: free bytes did not use the
+    /// line.
     pub(crate) fn set_free(&self, is_free: bool) {
         self.is_free.set(is_free);
     }
 
-    /// Charges what arrives from now on to the quotas of these limits, except what is free.
+    /// Charges the bytes received after this call to the quotas in these limits, except free bytes.
     pub(crate) fn charge_to(&self, limits: &RequestLimits) {
         let _ = self.limits.set(limits.clone());
     }
 
-    /// Whether a quota of the limits that pay is used up.
+    /// Returns true if a quota of the charged limits is used up.
     pub(crate) fn is_over_quota(&self) -> bool {
         let limits = self.limits.get();
         limits.is_some_and(RequestLimits::is_any_used_up)
     }
 
-    /// Notes the frames of one response on a link; a resumed transfer has several.
+    /// Records the frames of a response on a link; a resumed transfer has several responses.
     pub(crate) fn note_link(&self, usage: Option<LinkUsage>) {
         let Some(usage) = usage else { return };
         let before = self.link.get().map_or(0, |usage| usage.bytes);
@@ -70,18 +72,18 @@ impl Received {
         }));
     }
 
-    /// Sets the frames so far.
+    /// Sets the link usage so far.
     pub(crate) fn set_link(&self, usage: LinkUsage) {
         self.link.set(Some(usage));
     }
 
-    /// The frames on a link so far, if there were any.
+    /// Link usage so far, if there were frames.
     pub(crate) fn link(&self) -> Option<LinkUsage> {
         self.link.get()
     }
 }
 
-/// The trailers of a response that is being stored, available when its content has ended.
+/// The trailers of a response that is being stored; set when all content has arrived.
 pub(crate) type Trailers = Rc<RefCell<Option<HeaderMap>>>;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Message fields in a fetch: those sent upstream, those stored, and those sent to the client (RFC
-//! 9110 7.6.1, RFC 9111 3.1).
+//! Message fields in a fetch: fields sent upstream, fields stored, and fields sent to the client
+//! (RFC 9110 7.6.1, RFC 9111 3.1).
 
 use hashcache_http::{
     Space, Target, UnixTime, Upgrading, connection_spares_storing, covers_whole, ensure_date,
@@ -15,8 +15,8 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Versio
 use crate::settings::Mode;
 use crate::worker::Worker;
 
-/// A copy of a client's fields, with room for those that are added on the way to an origin: a map
-/// that grows is built anew each time.
+/// Copies a client's fields, with room for the fields that are added on the way to an origin: a map
+/// that grows is rebuilt each time.
 pub(super) fn copy_for_upstream(fields: &HeaderMap) -> HeaderMap {
     let mut copy = HeaderMap::with_capacity(fields.len() + ADDED_FIELDS);
     for (name, value) in fields {
@@ -25,10 +25,11 @@ pub(super) fn copy_for_upstream(fields: &HeaderMap) -> HeaderMap {
     copy
 }
 
-/// Via, CDN-Loop, what a site tells its origins about the client, and two validators.
+/// Via, CDN-Loop, the fields in which a site describes the client to the origins, and two
+/// validators.
 const ADDED_FIELDS: usize = 8;
 
-/// The fields of a request for upstream.
+/// The fields for a request to upstream.
 pub(crate) fn upstream_fields(
     worker: &Worker,
     target: &Target,
@@ -37,7 +38,7 @@ pub(crate) fn upstream_fields(
     upgrading: Upgrading,
 ) -> HeaderMap {
     if strip_request(&mut fields, upgrading).is_err() {
-        // `hashcache-wire` refuses such requests. If one gets here in another way, ignore its
+        // `hashcache-wire` refuses such requests. If a request gets here in another way, ignore the
         // connection options.
         fields.remove(CONNECTION);
     }
@@ -48,7 +49,7 @@ pub(crate) fn upstream_fields(
     let via = &worker.common.via;
     via.append_via(&mut fields, version);
     if worker.common.mode == Mode::Reverse {
-        // A proxy that removes Via must leave this field (RFC 8586), so it shows more loops.
+        // A proxy that removes Via must leave this field (RFC 8586), so it detects more loops.
         via.append_cdn_loop(&mut fields);
     }
     fields
@@ -63,7 +64,7 @@ pub(super) fn request(target: &Target, fields: HeaderMap) -> Request<RequestBody
     request
 }
 
-/// A client's fields without its own conditions and ranges, for a range request of the proxy.
+/// A client's fields without conditions and ranges, for a range request by the proxy.
 pub(super) fn part_fields(
     worker: &Worker,
     target: &Target,
@@ -95,8 +96,8 @@ pub(super) fn part_fields(
 /// names are neither stored nor obeyed. If a response may not be stored because of such a field, it
 /// is left unchanged, so that `storable` finds the reason.
 ///
-/// Set-Cookie is removed below a mirror: clients' cookies are not sent to the registry, so a cookie
-/// that the registry sets would only identify the proxy.
+/// Set-Cookie is removed in a mirror: client cookies are not sent to the registry, so a cookie that
+/// the registry sets would only identify the proxy.
 pub(super) fn strip_for_storing(space: Space, response: &mut HeaderMap) {
     if matches!(space, Space::Mirror(_)) {
         response.remove(SET_COOKIE);
@@ -107,14 +108,14 @@ pub(super) fn strip_for_storing(space: Space, response: &mut HeaderMap) {
     }
 }
 
-/// A 206 of which the range was all of the representation, now a 200.
+/// Marks a 206 that was turned into a 200 because the range was the whole representation.
 #[derive(Clone, Copy)]
 pub(super) struct WasPart;
 
-/// Makes a 206 whose range is all of the representation the 200 that it stands for (RFC 9110
-/// 15.3.7.3), so that it is stored as one. Content that is longer than `length_max` stays a part,
-/// and so does content of another length than its range, and content of a length for which
-/// `may_be_cut` says that it may be a part of the whole.
+/// Turns a 206 with the whole representation into the equivalent 200 (RFC 9110 15.3.7.3), so that
+/// it is stored as a whole response. Content longer than `length_max` stays a part, and so does
+/// content with another length than the range, and content if `may_be_cut` returns true for that
+/// length.
 pub(super) fn whole_of_part<B: http_body::Body>(
     response: &mut Response<B>,
     length_max: u64,
@@ -138,7 +139,7 @@ pub(super) fn whole_of_part<B: http_body::Body>(
     response.extensions_mut().insert(WasPart);
 }
 
-/// A response without the hop-by-hop fields of its connection.
+/// A response without the hop-by-hop fields of the connection.
 pub(crate) fn passed_on<B>(
     mut response: Response<B>,
     response_time: UnixTime,

@@ -1,11 +1,11 @@
-//! Fetches that a parent's hints cause: objects of a page that are not here, or not fresh.
+//! Fetches objects that a parent's hints name, if they are not stored here, or not fresh.
 //!
 //! Called by `fetch` for each response of a parent that names other objects.
 //!
-//! Invariants: a hint causes nothing that the client of the page could not cause: its target is of
-//! the page's origin, and its request has no cookies. None is begun while the client of the page
-//! has used its share of memory, and at most [`HINTED_MAX`] run at once. Content that is long, or
-//! of unknown length, is given up.
+//! Invariants: a hint causes nothing that the client of the page could not cause: the target has
+//! the page's origin, and the request has no cookies. No fetch starts while the client of the page
+//! has used up that client's share of memory, and at most [`HINTED_MAX`] run at once. If the head
+//! shows that the content is long or of unknown length, the fetch is given up.
 //! Cost: one task with one lookup in the store, and the memory of a fetch, per hint.
 
 use std::rc::Rc;
@@ -33,16 +33,16 @@ use super::{Cause, Extent, FetchSpec, FetchTask, SelectedResponse, requester};
 use crate::route::Siblings;
 use crate::worker::Worker;
 
-/// Fetches what the hints name for the page of `spec`, each object in a task of its own.
+/// Fetches the objects that the hints name for the page of `spec`, each in a separate task.
 pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
-    // A parent may answer with names that nobody asked for.
+    // A parent may send names although none were requested.
     if spec.hints(worker) != HintUse::Wanted || worker.common.is_reverse() {
         return;
     }
     for target in hints.related.targets(&spec.target) {
         let key = cache_key(Space::Own, &target);
-        // So a parent names nothing that the client of the page could not ask for, and the checks
-        // of its request hold for this one.
+        // So a parent names nothing that the client of the page could not request, and the checks
+        // of that client's request are valid for this request too.
         let Some(key) = key
             .map(Bytes::from)
             .filter(|_| target.same_origin(&spec.target))
@@ -87,7 +87,7 @@ pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
     }
 }
 
-/// Whether the response to a hinted request is one that is worth its bytes.
+/// Returns true if the response to a hinted request is worth the bytes.
 pub(super) fn is_wanted<B>(response: &Response<B>) -> bool {
     let length = response.headers().get(CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -95,7 +95,7 @@ pub(super) fn is_wanted<B>(response: &Response<B>) -> bool {
         || length.is_some_and(|length| length <= HINTED_BYTES_MAX)
 }
 
-/// The fields of a request for an object of the page, as a browser would send them without cookies.
+/// The fields of a request for a page's object, as a browser would send them, but without cookies.
 fn fields_for(spec: &FetchSpec) -> HeaderMap {
     let mut fields = HeaderMap::new();
     for name in HINTED_FIELDS {
@@ -148,7 +148,7 @@ async fn lacking(worker: &Worker, key: Bytes, spec: FetchSpec) -> Option<FetchSp
     }
 }
 
-/// Runs the fetch, unless another request fetches the resource already.
+/// Runs the fetch, unless another request already fetches the resource.
 async fn run(worker: Rc<Worker>, spec: Box<FetchSpec>, counters: &LinkCounters) {
     let (now, collapse) = (Instant::now(), &worker.common.collapse);
     if collapse.failed_lately(&spec.place.name, now) {
@@ -169,16 +169,17 @@ async fn run(worker: Rc<Worker>, spec: Box<FetchSpec>, counters: &LinkCounters) 
     Box::pin(task.run()).await;
 }
 
-/// The fields of the request for a page that a request for its objects has too.
+/// Fields that are copied from the page request into a request for the page's objects.
 pub(crate) const HINTED_FIELDS: [HeaderName; 3] = [ACCEPT_ENCODING, ACCEPT_LANGUAGE, USER_AGENT];
 /// The longest object that is named and fetched, bytes: a parent names more than a client may need.
 pub(crate) const HINTED_BYTES_MAX: u64 = 1 << 20;
-/// Fetches because of hints, on all cores. One page may have as many as [`RELATED_MAX`].
+/// Maximum number of fetches because of hints, on all cores. A page may have as many as
+/// [`RELATED_MAX`].
 ///
 /// [`RELATED_MAX`]: hashcache_http::RELATED_MAX
 const HINTED_MAX: BackgroundBound = BackgroundBound {
     all: 64,
     of_one: 32,
 };
-/// Memory of a fetch without its connection and its content.
+/// Memory of a fetch without the connection and the content.
 const FETCH_BYTES: u64 = 24 << 10;

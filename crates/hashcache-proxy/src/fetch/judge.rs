@@ -1,9 +1,9 @@
-//! The decision about a response: store it whole or as a range, forward it, or ask again.
+//! Decides about a response: store it whole or as a range, forward it, or send the request again.
 //!
-//! Called by `fetch` when the head of a response has arrived; asks `hashcache_http::storable` and
-//! begins the put.
+//! Called by `fetch` when the head of a response has arrived; calls `hashcache_http::storable` and
+//! starts the put.
 //!
-//! Invariant: a put begins only for responses that the rules allow to be stored, at the place that
+//! Invariant: a put starts only for responses that the rules allow to be stored, at the place that
 //! `variant` chooses.
 
 use std::sync::Once;
@@ -42,48 +42,48 @@ const PAGE: u64 = hashcache::PAGE as u64;
 pub(super) enum StoreDecision {
     Store(Box<BegunPut>),
     Part(Box<BegunRangePut>),
-    /// Too small for ranges, or perhaps longer than the origin says: fetch it whole.
+    /// Too small for ranges, or perhaps longer than the origin states: fetch it whole.
     Small,
     NotInParts,
     Pass(NotStored),
 }
 
-/// The begun put of a whole response.
+/// The started put of a whole response.
 pub(super) struct BegunPut {
     pub(super) writer: ContentWriter,
     pub(super) stored: StoredResponse,
-    /// As it was put.
+    /// The metadata as it was put.
     pub(super) metadata: Bytes,
     pub(super) length: Option<u64>,
     pub(super) response_time: UnixTime,
     pub(super) row: Option<NewRow>,
 }
 
-/// The begun put of an incomplete object, with its first range.
+/// The started put of an incomplete object, with the first range.
 pub(super) struct BegunRangePut {
     pub(super) hit: Hit,
     pub(super) stored: StoredResponse,
     pub(super) claim: RangeClaim,
     pub(super) awaited: AwaitedRange,
-    /// Bytes of the content before the claimed range, to be skipped.
+    /// Bytes of the content before the claimed range, which must be skipped.
     pub(super) skip: u64,
     pub(super) row: Option<NewRow>,
     pub(super) place: ObjectPlace,
 }
 
-/// A response whose head has arrived.
+/// A response when the head has arrived.
 pub(super) struct Arrived<'a> {
     pub(super) worker: &'a Worker,
     pub(super) spec: &'a FetchSpec,
     pub(super) exchange: &'a UpstreamExchange,
-    /// Where it would be stored. What another member stores is kept here in memory alone, and only
-    /// whole.
+    /// Where the response would be stored. A response that another member stores is kept here only
+    /// in memory, and only whole.
     pub(super) storage: Storage,
-    /// When the request was sent, and this received.
+    /// Times at which the request was sent, and this response received.
     pub(super) times: (UnixTime, UnixTime),
 }
 
-/// Decides about a response, from its head; `plan` is where it would be stored.
+/// Decides about a response, from the head; `plan` gives the place where it would be stored.
 pub(super) fn judge(arrived: &Arrived<'_>, plan: PutPlan) -> StoreDecision {
     let (spec, response) = (arrived.spec, &arrived.exchange.response);
     let live = arrived.worker.common.live();
@@ -124,7 +124,7 @@ pub(super) fn judge(arrived: &Arrived<'_>, plan: PutPlan) -> StoreDecision {
     }
 }
 
-/// What becomes of a 206 that is not stored as a part.
+/// The decision about a 206 that is not stored as a part.
 fn not_as_part(
     arrived: &Arrived<'_>,
     facts: &StoredFacts,
@@ -132,16 +132,16 @@ fn not_as_part(
 ) -> Option<StoreDecision> {
     let (spec, fields) = (arrived.spec, arrived.exchange.response.headers());
     match spec.extent {
-        // The client's own range does not begin and end at page boundaries; ours does.
+        // The client's own range does not start and end at page boundaries; the proxy's range does.
         Extent::AsAsked => return Some(StoreDecision::Pass(NotStored::ContentRange)),
         Extent::Whole => return Some(StoreDecision::NotInParts),
         Extent::Around(_) => {}
     }
-    // What may be cut is stored as a part, which answers ranges only.
+    // A 206 that may be cut is stored as a part, which answers ranges only.
     let is_too_short = range.complete.is_some_and(|length| length <= SHORT)
         && (covers_whole(range).is_none() || if_range_value(facts, fields).is_none());
-    // Parts longer than a page together answer for the whole, so the origin must say how long it is
-    // when no range is asked for.
+    // Parts that together are longer than a page answer for the whole content, so the origin must
+    // confirm that length in a response to a request without a range.
     let may_be_cut =
         covers_whole(range).is_some_and(|length| length > SHORT && spec.may_be_cut(length));
     if is_too_short || may_be_cut {
@@ -150,7 +150,7 @@ fn not_as_part(
     (arrived.storage == Storage::Memory).then_some(StoreDecision::NotInParts)
 }
 
-/// Begins the put of a whole response.
+/// Starts the put of a whole response.
 fn begin_whole(
     arrived: &Arrived<'_>,
     live: &LiveSettings,
@@ -205,7 +205,7 @@ fn begin_whole(
     stored.pages = None;
     let row = plan.new_row(&stored.fields);
     let put = metadata.clone().map(|metadata| Put {
-        // That of the pages is known at their end.
+        // With pages, the stored length is known only after the last byte.
         length: length.filter(|_| memory.is_none()),
         group,
         mark,
@@ -232,15 +232,15 @@ fn begin_whole(
     }))
 }
 
-/// Announces the table of pages in the metadata of text that one end of a link may offer, with
-/// memory to pack it; `None`: the content is stored as it arrives.
+/// Announces the page table in the metadata of text that the box at one end of a link may offer,
+/// and reserves memory to pack it; `None`: the content is stored as it arrives.
 fn announce_pages(
     arrived: &Arrived<'_>,
     live: &LiveSettings,
     stored: &mut StoredResponse,
     length: Option<u64>,
 ) -> Option<(Reservation, Reservation)> {
-    // What another member stores is kept in memory for a short time only.
+    // A response that another member stores is kept in memory for a short time only.
     let is_packed = live.keeps_digests()
         && arrived.storage == Storage::Disk
         && length.is_none_or(|length| (LENGTH_MIN..=PACKED_BYTES_MAX).contains(&length))
@@ -260,7 +260,7 @@ fn announce_pages(
     Some(memory)
 }
 
-/// Notes whether the origin serves ranges of this object, by a response to a request for one.
+/// Records whether the origin serves ranges of this object, by a response to a request for a range.
 fn note_range_support(arrived: &Arrived<'_>, plan: &PutPlan, facts: &StoredFacts) {
     let (response, spec) = (&arrived.exchange.response, arrived.spec);
     let (ranges, name) = (&arrived.worker.common.collapse.ranges, &plan.place.name);
@@ -271,8 +271,8 @@ fn note_range_support(arrived: &Arrived<'_>, plan: &PutPlan, facts: &StoredFacts
     }
 }
 
-/// Whether an incomplete object may be kept if the client leaves: the rest can then be fetched by
-/// ranges.
+/// Returns true if an incomplete object may be kept if the client leaves: then the rest can be
+/// fetched by ranges.
 fn may_have_parts(arrived: &Arrived<'_>, plan: &PutPlan, stored: &StoredResponse) -> bool {
     let response = &arrived.exchange.response;
     let (ranges, name) = (&arrived.worker.common.collapse.ranges, &plan.place.name);
@@ -282,7 +282,7 @@ fn may_have_parts(arrived: &Arrived<'_>, plan: &PutPlan, stored: &StoredResponse
         && !refuses_ranges(response.headers())
 }
 
-/// Sets memory aside for content that is stored in pages; `None`: it is stored as it arrives.
+/// Reserves memory for content that is stored in pages; `None`: it is stored as it arrives.
 fn memory_for_pages(
     worker: &Worker,
     spec: &FetchSpec,
@@ -332,8 +332,9 @@ fn stored_part(
     }
 }
 
-/// Counts an object that is larger than `max_object_size`. The log names the first one: an operator
-/// who waits for hits on large files would otherwise look for the reason elsewhere.
+/// Counts an object that is larger than `max_object_size`. The log names the first such object,
+/// because otherwise an operator who waits for hits on large files would look for the reason
+/// elsewhere.
 pub(super) fn note_too_large(worker: &Worker, length: u64, max_object_size: u64) {
     static LOGGED: Once = Once::new();
     worker.metrics.limit(Limit::MaxObjectSize);
@@ -345,7 +346,7 @@ pub(super) fn note_too_large(worker: &Worker, length: u64, max_object_size: u64)
     });
 }
 
-/// Begins an incomplete object with the range that a 206 contains.
+/// Starts an incomplete object with the range that a 206 contains.
 fn begin_part(
     arrived: &Arrived<'_>,
     live: &LiveSettings,
@@ -369,7 +370,7 @@ fn begin_part(
     }
 }
 
-/// The put of an incomplete object; `None` if its ranges cannot be combined.
+/// The put of an incomplete object; `None` if the ranges cannot be combined.
 fn combinable(
     worker: &Worker,
     plan: PutPlan,

@@ -1,8 +1,9 @@
-//! Content that a parent keeps when another version replaces it: its children still hold it.
+//! Keeps content on a parent when another version replaces it, because the parent's children still
+//! have it.
 //!
 //! Called by `pump` when the new version is stored. The first child is served while the old version
-//! is still stored; for the others the old content is put under its origin and digest
-//! (`hashcache_store::kept_name`). It is a dictionary and nothing else: no request finds it.
+//! is still stored; for the others the old content is put under the origin and the digest
+//! (`hashcache_store::kept_name`). It is a dictionary only: no request finds it.
 //!
 //! Invariant: only content of a stored response is kept, under the digest that was stored with it.
 //! Cost: one read and one put of the content, for each object that has changed, one at a time on a
@@ -21,8 +22,8 @@ use hashcache_wan::digest::Digest;
 use super::spec::FetchSpec;
 use crate::worker::Worker;
 
-/// Keeps what the response of `spec` has replaced, in a task of its own; `new` is the digest of the
-/// new content.
+/// Keeps the content that the response of `spec` has replaced, in a separate task; `new` is the
+/// digest of the new content.
 pub(super) fn keep_replaced(worker: &Rc<Worker>, spec: &FetchSpec, new: Option<Digest>) {
     if worker.common.live().link.is_none() {
         return;
@@ -45,7 +46,7 @@ pub(super) fn keep_replaced(worker: &Rc<Worker>, spec: &FetchSpec, new: Option<D
         labels,
         ..Put::metadata(metadata)
     };
-    // One at a time: a client that changes many objects must not take the memory for writes.
+    // One copy at a time: a client that changes many objects must not use up the memory for writes.
     if worker.keeps_replaced.replace(true) {
         return;
     }
@@ -60,7 +61,7 @@ pub(super) fn keep_replaced(worker: &Rc<Worker>, spec: &FetchSpec, new: Option<D
     });
 }
 
-/// `None`: there was no room, or the content is gone.
+/// Copies the content. `None`: there was no room, or the content is gone.
 async fn copy(cache: &Cache, (name, mut reader): (&[u8], ContentReader), put: Put) -> Option<()> {
     if cache.contains_hint(name) {
         return Some(());
@@ -76,5 +77,5 @@ async fn copy(cache: &Cache, (name, mut reader): (&[u8], ContentReader), put: Pu
 const KEPT_MIN: u64 = 2 << 10;
 /// Longer content is not kept, bytes.
 const KEPT_MAX: u64 = 16 << 20;
-/// How long a version is of use: 30 days.
+/// Time for which a version is useful: 30 days.
 const KEPT_SECONDS: u64 = 30 * 24 * 3600;

@@ -1,10 +1,10 @@
 //! Fetches the cache digest of a peer.
 //!
-//! Called by `server` when a digest is due, and by a fetch that needs one for the first time.
+//! Called by `server` when a digest is due, and by a fetch that needs a digest for the first time.
 //!
-//! Invariants: a digest takes at most [`OCTETS_MAX`] of memory, reserved before its content is
-//! read. One that is cut off, too long or not in Squid's format, or whose filter is so full that it
-//! says yes to everything, is refused.
+//! Invariants: a digest takes at most [`OCTETS_MAX`] of memory, reserved before the content is
+//! read. A digest is refused if it is cut off, too long or not in Squid's format, or if the filter
+//! is so full that too many URLs match by chance.
 //! Cost: one request, of at most [`LEARN_TIME`].
 
 use std::rc::Rc;
@@ -44,7 +44,7 @@ pub(crate) async fn learn(worker: Rc<Worker>, peer: Arc<Peer>) {
     peer.learned.end(learning, Instant::now());
 }
 
-/// Fetches digests that `route` could use, and waits for them, but not for long.
+/// Fetches digests that `route` could use, and waits a short time for them.
 pub(super) async fn learn_first(worker: &Rc<Worker>, route: &Route) {
     let waiting = async {
         for peer in route.unlearned() {
@@ -54,7 +54,7 @@ pub(super) async fn learn_first(worker: &Rc<Worker>, route: &Route) {
             peer.learned.tried().await;
         }
     };
-    // After that, this request does without them.
+    // After that, this request continues without them.
     let _ = timeout(FIRST_TIME, waiting).await;
 }
 
@@ -100,7 +100,7 @@ async fn fetch_digest(worker: &Rc<Worker>, peer: &Peer, begun: Begun) -> Learnin
     }
 }
 
-/// Why the response is not used; for the log.
+/// Reason why the response is not used; for the log.
 #[derive(Debug)]
 #[expect(dead_code, reason = "shown by Debug")]
 enum Unused {
@@ -161,7 +161,7 @@ async fn received(
     }))
 }
 
-/// The content of a response, read in pieces of other sizes than those in which it arrives.
+/// The content of a response, read in pieces that need not match the received frames.
 struct Content<'a> {
     body: &'a mut ResponseBody,
     left: Bytes,
@@ -181,7 +181,7 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Whether there are more octets; waits for them.
+    /// Returns true if there are more octets; waits for them.
     async fn has_more(&mut self) -> Result<bool, Unused> {
         while self.left.is_empty() {
             match self.body.frame().await {
@@ -194,7 +194,7 @@ impl Content<'_> {
     }
 }
 
-/// The time until Expires; none if that is over or not said.
+/// The time until Expires; zero if it is over or not stated.
 fn fresh_for(worker: &Worker, fields: &HeaderMap) -> Duration {
     let now = worker.common.now();
     let expires = fields.get(EXPIRES);
@@ -205,11 +205,11 @@ fn fresh_for(worker: &Worker, fields: &HeaderMap) -> Duration {
 
 /// Maximum size of a digest. At 10 bits an object, 13 million objects.
 const OCTETS_MAX: u32 = 16 << 20;
-/// Limit on a fetch: 16 MiB at 250 kbit/s.
+/// Timeout of a fetch: 16 MiB at 250 kbit/s.
 const LEARN_TIME: Duration = Duration::from_secs(10 * 60);
-/// How long a request waits for the first digest of a peer.
+/// Time that a request waits for a peer's first digest.
 const FIRST_TIME: Duration = Duration::from_millis(500);
-/// A filter with more expected false positives than this share is not believed.
+/// A filter with a larger share of expected false positives is refused.
 const FALSE_MAX: f64 = 0.25;
-/// What a peer says of a longer lifetime is not believed.
+/// Upper limit for the lifetime that a peer states.
 const FRESH_MAX: Duration = Duration::from_secs(24 * 60 * 60);

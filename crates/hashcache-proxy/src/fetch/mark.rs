@@ -1,8 +1,8 @@
-//! The mark of a stored response: the key by which summaries tell other caches that it is here.
+//! The mark of a stored response: the key hash with which summaries announce it to other caches.
 //!
 //! Called by `judge`, and by `variant` when stored fields change. Not every stored response is
-//! announced: a sibling asks for a resource and gets what it would have got from the origin, so the
-//! response must be the same for all clients, and fresh for long enough that a summary is of use.
+//! announced: a sibling requests the resource here in place of the origin, so the response must be
+//! the same for all clients, and fresh for long enough that a summary is of use.
 
 use hashcache::Hour;
 use hashcache_http::{Space, StoredFacts, Target, UnixTime};
@@ -10,8 +10,8 @@ use hashcache_peers::key::Key;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, VARY};
 use http::{HeaderMap, HeaderValue};
 
-/// The mark of a response with these facts and fields; 0: it is not announced. `known` is the key
-/// of the URL if it was computed before.
+/// The mark for a response with these facts and fields; 0: it is not announced. `known` is the key
+/// hash of the URL if it was computed before.
 pub(super) fn mark(
     (space, target): (Space, &Target),
     request: &HeaderMap,

@@ -1,15 +1,17 @@
-//! A fetch: one request to upstream whose response is stored while any number of readers follow it.
+//! A fetch: one request to upstream; the response is stored while any number of readers follow it.
 //!
-//! A fetch is a task of its own, because the client that caused it may leave at any time while
-//! others have joined. It ends when the content is complete, when the last reader has left (unless
-//! it is nearly complete), or when upstream fails and the transfer cannot be resumed. `judge`
-//! decides about a response, `variant` where it is stored, `confirm` about a 304. `pump` transfers
-//! the content; `range_fetch` transfers a range of a response of which other ranges are stored.
+//! A fetch runs in a separate task, because the client that caused it may leave at any time while
+//! other requests have joined. The fetch stops when the content is complete, when the last reader
+//! has left (unless the content is nearly complete), or when upstream fails and the transfer cannot
+//! be resumed. `judge` decides about a response, `variant` where it is stored, `confirm` about a
+//! 304. `pump` transfers the content; `range_fetch` transfers a range for a response with other
+//! ranges already stored.
 //!
 //! Called by `request`; calls `hashcache-upstream` and writes to the engine.
 //!
-//! Invariants: the version is drawn before the request is sent, so an invalidation that happens
-//! after the request also covers its response. A response is committed only when its end was seen.
+//! Invariants: the version is drawn before the request is sent, so an invalidation after the
+//! request also covers the response. A response is committed only if the end of the content was
+//! received.
 
 mod ask;
 pub(crate) mod background;
@@ -71,23 +73,23 @@ use crate::metrics::CountedBytes;
 use crate::route::{Route, Siblings};
 use crate::worker::Worker;
 
-/// A fetch, and whoever hears of it.
+/// A fetch, with the channels for the result.
 pub(crate) struct FetchTask {
     pub(crate) worker: Rc<Worker>,
     pub(crate) spec: Box<FetchSpec>,
-    /// Tells the followers; `None`: the fetch is for one request alone.
+    /// Informs the followers; `None`: the fetch is for a single request only.
     pub(crate) leader: Option<Leader>,
-    /// Tells the request that has begun it.
+    /// Returns the result to the request that started the fetch.
     pub(crate) reply: Reply,
     /// Counts the bytes from upstream.
     pub(crate) byte_count: ByteCount,
 }
 
-/// When a request was sent and its response head received.
+/// Times at which a request was sent and the response head received.
 type Times = (UnixTime, UnixTime);
 
 impl FetchTask {
-    /// Carries the fetch out, to the end of its content.
+    /// Runs the fetch until the content is complete.
     pub(crate) async fn run(mut self) {
         let intents = Intents::draw(&self.worker, &self.spec);
         let request_time = self.worker.common.now();
@@ -99,21 +101,21 @@ impl FetchTask {
         let times = (request_time, self.worker.common.now());
         self.follow_hints(&mut answered);
         if self.spec.cause == Cause::Hint && !hinted::is_wanted(&answered.exchange.response) {
-            // Whoever waits asks for it.
+            // A request that waits for this resource fetches it itself.
             return;
         }
         self.settle(&mut answered);
         self.learn_from(&answered, times.1);
         let status = answered.exchange.response.status();
         if self.has_own_condition() && status == StatusCode::NOT_MODIFIED {
-            // On the heap, as all that few fetches need.
+            // Boxed, because only few fetches need this future.
             return Box::pin(self.not_modified(answered, &intents, times)).await;
         }
         if self.has_own_condition()
             && status == StatusCode::PRECONDITION_FAILED
             && !has_strict_condition(&self.spec.fields)
         {
-            // It answers a condition that the client has not set.
+            // The 412 answers a condition that the proxy has set, not the client.
             return self.again_without_condition(answered).await;
         }
         if is_failing(status) {
@@ -121,7 +123,7 @@ impl FetchTask {
         }
         match self.decide(&answered, intents, times).await {
             StoreDecision::Store(begun) => self.store(answered, *begun).await,
-            // On the heap, as all that few fetches need.
+            // Boxed, because only few fetches need this future.
             StoreDecision::Part(part) => Box::pin(self.store_part(answered, *part)).await,
             StoreDecision::Small => self.again_as_whole(answered).await,
             StoreDecision::NotInParts => self.not_in_parts(&answered),
@@ -129,10 +131,10 @@ impl FetchTask {
         }
     }
 
-    /// No response could be had.
+    /// Reports that no hop gave a response.
     fn fail(self, failure: AskFailure) {
         self.worker.metrics.fetched(failure.origin_bytes, 0);
-        // What a hop did for an earlier attempt says nothing of this one.
+        // The flag of an earlier attempt does not apply to this failure.
         self.byte_count.set_free(false);
         self.byte_count.add(failure.origin_bytes);
         self.note_failed();
@@ -142,14 +144,14 @@ impl FetchTask {
         let _ = self.reply.send(Err(failure));
     }
 
-    /// Notes the failure, so that the next validation in the background waits a while.
+    /// Records the failure, so that the next background validation is delayed.
     fn note_failed(&self) {
         let (name, client) = (&self.spec.place.name, self.spec.share.network());
         let collapse = &self.worker.common.collapse;
         collapse.failed(name, client, Instant::now());
     }
 
-    /// Fetches what a parent names beside its response.
+    /// Fetches the objects that a parent names with a response.
     fn follow_hints(&self, answered: &mut Answered) {
         let extensions = answered.exchange.response.extensions_mut();
         if let Some(hints) = extensions.remove::<Hints>() {
@@ -157,7 +159,7 @@ impl FetchTask {
         }
     }
 
-    /// Makes of the response head what may be stored and judged.
+    /// Prepares the response head for storing and for the decision about it.
     fn settle(&mut self, answered: &mut Answered) {
         let spec = &mut self.spec;
         spec.route = std::mem::replace(&mut spec.route, Ok(None))
@@ -165,7 +167,7 @@ impl FetchTask {
         let response = &mut answered.exchange.response;
         strip_for_storing(spec.space, response.headers_mut());
         let length_max = match spec.extent {
-            // A 206 that nobody asked for is no answer to rely on.
+            // A 206 to a request without Range is no answer to rely on.
             Extent::AsAsked if !spec.fields.contains_key(RANGE) => 0,
             Extent::AsAsked => u64::MAX,
             Extent::Around(_) => WHOLE_PART_MAX,
@@ -177,7 +179,8 @@ impl FetchTask {
         }
     }
 
-    /// Notes what the response head shows of the origin: its usual time, and the time it has.
+    /// Records what the response head shows: the time that the origin took for the head, and the
+    /// origin's Date as evidence for the clock of this box.
     fn learn_from(&self, answered: &Answered, now: UnixTime) {
         let exchange = &answered.exchange;
         tracing::trace!(
@@ -194,13 +197,13 @@ impl FetchTask {
         hint_clock(&self.worker, &self.spec, answered, now);
     }
 
-    /// Whether this proxy has set a condition of its own.
+    /// Returns true if this proxy added a condition that the client did not send.
     fn has_own_condition(&self) -> bool {
         self.spec.selected.is_some() || self.spec.choices.is_some()
     }
 
-    /// Answers with the stored response that the 304 confirms. If it is about another one, asks
-    /// again without conditions.
+    /// Answers with the stored response that the 304 confirms. If the 304 is about another
+    /// response, sends the request again without conditions.
     async fn not_modified(mut self, answered: Box<Answered>, intents: &Intents, times: Times) {
         let fields = answered.exchange.response.headers();
         let Some(selected) = spoken_of(&self.worker, &mut self.spec, fields).await else {
@@ -217,8 +220,8 @@ impl FetchTask {
         Box::pin(self.run()).await;
     }
 
-    /// Asks for the whole content: the range is too small to be worth parts, or the content may be
-    /// longer than the origin says.
+    /// Fetches the whole content: the range is too small to be worth parts, or the content may be
+    /// longer than the origin states.
     async fn again_as_whole(mut self, answered: Box<Answered>) {
         self.count(&answered.exchange.response);
         drop(answered);
@@ -226,7 +229,7 @@ impl FetchTask {
         Box::pin(self.run()).await;
     }
 
-    /// Decides what becomes of the response.
+    /// Decides how the response is handled.
     async fn decide(&self, answered: &Answered, intents: Intents, times: Times) -> StoreDecision {
         let (worker, spec, exchange) = (&self.worker, &self.spec, &answered.exchange);
         if is_error(exchange.response.status()) && spec.on_error == OnError::ServeIfError {
@@ -248,7 +251,8 @@ impl FetchTask {
         judge(&arrived, plan)
     }
 
-    /// The ranges of the response cannot be combined: the client's own range is asked for.
+    /// The ranges of the response cannot be combined, so the caller must forward the client's own
+    /// range.
     fn not_in_parts(self, answered: &Answered) {
         self.count(&answered.exchange.response);
         if let Some(leader) = self.leader {
@@ -258,7 +262,7 @@ impl FetchTask {
         let _ = self.reply.send(Ok(Fetched::NotInParts));
     }
 
-    /// Gives the response to its client, and stores nothing.
+    /// Passes the response to the client, and stores nothing.
     fn pass(self, answered: Box<Answered>, reason: NotStored, response_time: UnixTime) {
         let Self {
             worker,
@@ -271,8 +275,8 @@ impl FetchTask {
         let not_stored = &worker.common.not_stored;
         not_stored.note(&spec.place.key, reason, response_time);
         // Neither an error nor a response to a request that no client has made shows whether the
-        // next response can be shared. Nor does a 412, which is about the precondition of this
-        // client.
+        // next response can be shared. A 412 does not either: it is about this client's
+        // precondition.
         let says_nothing = spec.cause == Cause::Hint || status == StatusCode::PRECONDITION_FAILED;
         // Dropping a leader without an outcome lets a follower fetch, so keep it until the reply is
         // sent.
@@ -315,19 +319,19 @@ impl FetchTask {
             next_hop: answered.next_hop,
             rest,
         }));
-        // Nobody waits for it, so nobody else counts it.
+        // The requester has left, so nobody else counts these bytes.
         if let Err(Ok(Fetched::Passed { response, .. })) = sent {
             count(&worker, &byte_count, &response);
         }
         drop(silent_leader);
     }
 
-    /// Counts a response of which no more is read.
+    /// Counts a response that is not read any further.
     fn count(&self, response: &Response<ResponseBody>) {
         count(&self.worker, &self.byte_count, response);
     }
 
-    /// Stores the range that the response has, and tells who waits for it.
+    /// Stores the range in the response, and informs the waiting requests.
     async fn store_part(self, answered: Box<Answered>, part: BegunRangePut) {
         let (worker, spec) = (&self.worker, &self.spec);
         let BegunRangePut {
@@ -365,7 +369,7 @@ impl FetchTask {
         .await;
     }
 
-    /// Stores the whole response while its readers follow.
+    /// Stores the whole response while readers follow.
     async fn store(self, answered: Box<Answered>, begun: BegunPut) {
         let Self {
             worker,
@@ -387,7 +391,7 @@ impl FetchTask {
         if let Some(row) = row {
             add_row(&worker, &spec.place.key, row).await;
         }
-        // Before the reply: a fetch without a follower would end at once.
+        // Before the reply: a fetch without a follower would stop at once.
         let part = wanted_part(&spec, &stored, length, response_time);
         let follower = writer.follow(part.map_or(0, |part| part.first));
         let (head, body) =
@@ -420,8 +424,8 @@ impl FetchTask {
             trailers: Rc::clone(&trailers),
             next_hop: answered.next_hop,
         }));
-        // A client that has left gets its follower back here: dropped, it does not keep the fetch
-        // running.
+        // If the client has left, the follower is returned here. Drop it, because otherwise it
+        // would keep the fetch running.
         drop(sent);
         let link = match &spec.route {
             Ok(Some(route)) if route.has_link() => spec.link(),
@@ -463,10 +467,10 @@ fn shared_failure(spec: &FetchSpec, failure: Failure) -> SharedFailure {
     SharedFailure::of(failure, requester(&spec.fields), of)
 }
 
-/// Whether a response of this status says that the stored one is over. A server error says nothing
-/// of the resource (RFC 9111 4.3.3, 4.2.4: the stored response may still stand in), and another
-/// client error is about the request: one client that may not see a page must not take it from the
-/// others.
+/// Returns true if a response with this status shows that the stored response is obsolete. A server
+/// error tells nothing about the resource (RFC 9111 4.3.3, 4.2.4: the stored response may still
+/// stand in), and any other client error is about the request: a client that may not see a page
+/// must not remove it for the others.
 fn replaces_stored(status: StatusCode) -> bool {
     status.is_success()
         || status.is_redirection()
@@ -474,7 +478,7 @@ fn replaces_stored(status: StatusCode) -> bool {
 }
 
 /// The stored response that a 304 selects. It is taken out of the spec, so that a second attempt
-/// asks without conditions.
+/// has no conditions.
 async fn spoken_of(
     worker: &Rc<Worker>,
     spec: &mut FetchSpec,
@@ -504,8 +508,8 @@ async fn ask_origin(
         Upgrading::No,
     );
     if let Some(selected) = &spec.selected {
-        // The owner may have a newer response of the same second, which a date does not tell from
-        // the copy: without an entity tag the copy is replaced.
+        // The owner may have a newer response from the same second, which a date does not
+        // distinguish from the copy: without an entity tag the copy is replaced.
         let is_copy = selected.hit.storage() == Storage::Memory || route.first().member().is_some();
         if !is_copy || selected.stored.fields.contains_key(ETAG) {
             set_validators(&mut fields, &selected.stored.facts, &selected.stored.fields);
@@ -542,10 +546,10 @@ async fn ask_origin(
     answered
 }
 
-/// The route of a fetch, after the peers that may have the response were asked.
+/// The route for a fetch, after queries to the peers that may have the response.
 async fn plan(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Route, AskFailure> {
-    // A validation is for the origin, or for a parent that asks it. If no other variant has an
-    // entity tag, there is nothing to validate.
+    // A validation is for the origin, or for a parent that validates there. If no other variant has
+    // an entity tag, there is nothing to validate.
     let has_tag = |table: &VariantTable| table.rows().iter().any(|row| row.etag.is_some());
     let siblings = if spec.selected.is_some() || spec.choices.as_ref().is_some_and(has_tag) {
         Siblings::NotAsked
@@ -561,7 +565,7 @@ async fn plan(worker: &Rc<Worker>, spec: &FetchSpec) -> Result<Route, AskFailure
     if route.queries().next().is_none() {
         return Ok(route);
     }
-    // On the heap: otherwise every transfer would keep room for it until its end.
+    // Boxed, because otherwise every transfer would keep room for this future until it is over.
     let queries = &worker.common.queries;
     Ok(Box::pin(queries.ask(&spec.target, &spec.fields, route)).await)
 }
@@ -578,7 +582,7 @@ fn hint_clock(worker: &Worker, spec: &FetchSpec, answered: &Answered, now: UnixT
     let exchange = &answered.exchange;
     let fields = exchange.response.headers();
     // The Date of a plain response proves nothing: any device on the path, or any page that names
-    // hosts, can produce it. A peer may send a stored response, whose Date is old.
+    // hosts, can produce it. A peer may send a stored response with an old Date.
     if scheme == Scheme::Https
         && answered.next_hop.peer.is_none()
         && !fields.contains_key(AGE)
@@ -591,7 +595,7 @@ fn hint_clock(worker: &Worker, spec: &FetchSpec, answered: &Answered, now: UnixT
     }
 }
 
-/// The range that the client asked for, if it is a single range.
+/// The range that the client requested, if it is a single range.
 fn wanted_part(
     spec: &FetchSpec,
     stored: &StoredResponse,
@@ -604,7 +608,7 @@ fn wanted_part(
     }
 }
 
-/// A 206 that is asked for with a rounded range and has all of a representation is stored whole up
-/// to this length. Every range of it can follow that one transfer. Longer content is stored in
-/// parts, because a client may want a part far ahead before the transfer is there.
+/// Up to this length, a 206 that was requested with a rounded range and covers the whole
+/// representation is stored whole, because every range can follow that single transfer. Longer
+/// content is stored in parts, because a client may want a part far ahead of the transfer.
 const WHOLE_PART_MAX: u64 = 4 << 20;

@@ -1,12 +1,12 @@
-//! How long a server is waited for while another next hop is left.
+//! Time limits on waiting for a server while another next hop is left.
 //!
-//! `ask` and the tunnels of `connect` wait through this for peers, `ask` for origins of a site. A
-//! peer whose answer is late is probed: a fetch of a slow page leaves it up, and a peer that hangs
-//! is down within seconds, for all requests that wait for it.
+//! `ask` and the tunnels of `connect` use this to wait for peers, `ask` also for origins of a site.
+//! A peer with a late answer is probed: so a slow page does not mark the peer as down, but a peer
+//! that hangs is down within seconds, for all requests that wait for it.
 //!
-//! Invariant: all peers of a request that do not answer take at most
-//! `limits.peer_first_byte_time` together, and [`LATE`] for each beyond that.
-//! Cost: a timer for each request, and four looks a second after [`LATE`].
+//! Invariant: all peers that do not answer a request take at most `limits.peer_first_byte_time`
+//! together, and [`LATE`] for each peer beyond that.
+//! Cost: a timer for each request, and four checks a second after [`LATE`].
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use hashcache_upstream::peer::Peer;
 
-/// The time that the peers of one request have left.
+/// The time left for the peers of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     left: Duration,
@@ -31,7 +31,7 @@ impl Patience {
         }
     }
 
-    /// Waits for the answer of `peer`; `others` are the peers that are asked next.
+    /// Waits for the answer of `peer`; `others` are the next peers.
     ///
     /// # Errors
     /// The peer went down, or the time is over.
@@ -44,7 +44,8 @@ impl Patience {
         let begun = Instant::now();
         let limit = self.left.max(LATE);
         let note_late = || {
-            // The others too, so that peers behind one broken line do not cost as much each.
+            // The others too, so that several peers behind the same broken line do not each cost
+            // this wait.
             for peer in std::iter::once(peer).chain(others) {
                 peer.note_late();
             }
@@ -88,7 +89,7 @@ pub(super) async fn while_in_service<T>(
 
 /// An answer that takes longer is late: more than two round trips by satellite.
 const LATE: Duration = Duration::from_secs(2);
-/// How often the server is looked at then.
+/// Interval of the checks after that.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! The transfer of a response's content from upstream into the store.
+//! Transfers a response's content from upstream into the store.
 //!
-//! Called by `fetch` when a response is to be stored. A broken transfer is resumed with Range and
+//! Called by `fetch` when a response must be stored. A broken transfer is resumed with Range and
 //! If-Range if the entity tag is strong. If it cannot be resumed, or if no reader is left, the
 //! bytes so far are kept as an incomplete object, provided that the validator allows the rest to be
 //! added later.
 //!
-//! Invariant: a put is committed only when the end of the content was seen and the content matches
-//! its digest, if it has one.
+//! Invariant: a put is committed only if the end of the content was received and the content
+//! matches the digest, if there is one.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -38,7 +38,7 @@ use super::spec::{Cause, FetchSpec, is_failing};
 use crate::metrics::CountedBytes;
 use crate::worker::Worker;
 
-/// How often a broken transfer is resumed.
+/// Maximum number of times that a broken transfer is resumed.
 pub(super) const RESUMES_MAX: u32 = 3;
 /// Pause before resuming, multiplied by the number of the attempt.
 const RESUME_PAUSE: Duration = Duration::from_millis(300);
@@ -48,28 +48,28 @@ pub(super) struct Transfer {
     pub(super) spec: Box<FetchSpec>,
     pub(super) byte_count: ByteCount,
     pub(super) length: Option<u64>,
-    /// The response announced its length at the beginning.
+    /// The response head announced the length.
     pub(super) was_announced: bool,
     /// The strong entity tag, with which a broken transfer can be resumed.
     pub(super) etag: Option<HeaderValue>,
     pub(super) resumes_left: u32,
     /// Bytes that are received twice after resuming.
     pub(super) skip: u64,
-    /// How the rest of a broken transfer uses the link to a parent.
+    /// Coding of the rest of a broken transfer on the link to a parent.
     pub(super) link: LinkCoding,
     /// The metadata as it was put.
     pub(super) metadata: Bytes,
     pub(super) hash: ContentHash,
     /// Bytes received on earlier connections.
     pub(super) earlier_bytes: u64,
-    /// Bytes of those and of this connection that are in `byte_count`.
+    /// Bytes from earlier connections and from this connection that are in `byte_count`.
     pub(super) received: u64,
-    /// Frames received on them, bytes.
+    /// Frame bytes received on earlier connections.
     pub(super) earlier_link_bytes: u64,
     pub(super) counted: CountedBytes,
     /// The digest that the response announces (RFC 9530).
     pub(super) digest: Option<ContentDigest>,
-    /// Filled at the end of the content.
+    /// Filled after the last content byte.
     pub(super) trailers: Trailers,
 }
 
@@ -91,15 +91,15 @@ impl Transfer {
             }
             let all = self.earlier_bytes + body.origin_bytes();
             self.byte_count.advance(&mut self.received, all);
-            // Before the reader has the last content: its log entry is written then.
+            // Before the reader has the last content, because the log entry is written then.
             self.note_link(&body);
             match frame {
                 Some(Ok(frame)) => {
                     let data = match frame.into_data() {
                         Ok(data) => data,
                         Err(frame) => {
-                            // Trailers are never stored. They must be set before the content ends,
-                            // because readers look then.
+                            // Trailers are never stored. They must be set before the content is
+                            // complete, because readers look then.
                             *self.trailers.borrow_mut() = self.trailers_of(frame);
                             continue;
                         }
@@ -134,7 +134,8 @@ impl Transfer {
                     return;
                 }
                 Some(Err(_)) | None => {
-                    // On the heap: otherwise every transfer would keep room for it until its end.
+                    // Boxed, because otherwise every transfer would keep room for this future until
+                    // it is over.
                     let resuming = Box::pin(self.resume(&writer, body.origin_bytes()));
                     let Some(rest) = resuming.await else { break };
                     self.earlier_link_bytes += body.link_usage().map_or(0, |usage| usage.bytes);
@@ -148,7 +149,8 @@ impl Transfer {
         tracing::debug!(written, kept, "fetch ended early");
     }
 
-    /// The trailers of the content. The last part of a resumed transfer has digests of itself.
+    /// The trailers after the content. In a resumed transfer, digests are removed, because they
+    /// cover the last part only.
     fn trailers_of(&self, frame: Frame<Bytes>) -> Option<HeaderMap> {
         let mut trailers = frame.into_trailers().ok()?;
         if self.earlier_bytes > 0 {
@@ -168,7 +170,7 @@ impl Transfer {
 
     /// Adds `data` to the digest; false if the content is complete and does not match. Then the
     /// last bytes are not sent either: without them the client sees an incomplete response, with
-    /// them a complete wrong one.
+    /// them a complete wrong response.
     fn is_as_promised(&mut self, data: &[u8], written: u64) -> bool {
         let Some(digest) = &mut self.digest else {
             return true;
@@ -177,8 +179,8 @@ impl Transfer {
         self.length != Some(written + data.len() as u64) || digest.holds()
     }
 
-    /// Content that does not match its digest is not stored, and no reader gets it as complete (RFC
-    /// 9530).
+    /// Discards content that does not match the digest: it is not stored, and no reader gets it as
+    /// complete (RFC 9530).
     fn broken_promise(&mut self, body: &ResponseBody, writer: ContentWriter) {
         self.count(body, writer.written());
         let host = self.spec.target.authority.to_string();
@@ -190,7 +192,7 @@ impl Transfer {
     }
 
     /// Passes content on without storing it if it is larger than `max_object_size`. `judge` refuses
-    /// announced lengths, but a chunked response has none, and a resumed transfer learns its length
+    /// announced lengths, but a chunked response has none, and a resumed transfer gets a length
     /// later.
     fn bypass_too_large(&self, writer: &mut ContentWriter) {
         if self.was_announced || !writer.is_stored() {
@@ -204,12 +206,12 @@ impl Transfer {
         }
     }
 
-    /// Whether all bytes of a known length have arrived.
+    /// Returns true if all bytes of a known length have arrived.
     fn is_whole(&self, writer: &ContentWriter) -> bool {
         self.length.is_none_or(|length| length == writer.written())
     }
 
-    /// Notes the frames so far, if the content came in some.
+    /// Records the frame bytes so far, if the content arrived in frames.
     fn note_link(&self, body: &ResponseBody) {
         if let Some(usage) = body.link_usage() {
             let bytes = self.earlier_link_bytes + usage.bytes;
@@ -224,13 +226,14 @@ impl Transfer {
         metrics.fetched_rest(&mut self.counted, all, content);
     }
 
-    /// Whether a reader, or the store, needs the rest.
+    /// Returns true if a reader, or the store, needs the rest.
     fn is_wanted(&self, writer: &ContentWriter) -> bool {
         let is_wanted_anyway = match self.spec.cause {
             Cause::Request | Cause::RequestByHint => false,
-            // No client waits that could be cut off. Content that is not stored is for nobody.
+            // No client waits, so nobody can be cut off. Content that is not stored is of no use
+            // to anybody.
             Cause::Revalidation => writer.is_stored() && !self.byte_count.is_over_quota(),
-            // It is short.
+            // The object is short.
             Cause::Hint => writer.is_stored(),
         };
         if is_wanted_anyway || writer.followers() > 0 {
@@ -266,7 +269,7 @@ impl Transfer {
                     return Some(*body);
                 }
                 Rest::Nothing => {}
-                // All hops of the route have had their turn.
+                // All hops in the route have had their turn.
                 Rest::Refused => break,
             }
         }
@@ -274,9 +277,9 @@ impl Transfer {
         None
     }
 
-    /// The content from offset `written` on.
+    /// Fetches the content from offset `written` on.
     async fn rest(&self, written: u64, etag: &HeaderValue) -> Rest {
-        // Of text in pages, the table of pages is complete at the end only.
+        // For text in pages, the page table is complete only after the last byte.
         let Some(stored) = StoredResponse::decode_fields(&self.metadata) else {
             return Rest::Refused;
         };
@@ -296,7 +299,7 @@ impl Transfer {
         let answered = match ask(&self.worker, route, request, &options).await {
             Ok(answered) => answered,
             Err(failed) => {
-                // What a hop did for an earlier attempt says nothing of this one.
+                // The flag of an earlier attempt does not apply to this failure.
                 self.byte_count.set_free(false);
                 self.count_in_vain(failed.origin_bytes);
                 return Rest::Nothing;
@@ -334,7 +337,7 @@ impl Transfer {
         Some(request(&spec.target, fields))
     }
 
-    /// Counts what an attempt to resume has received without success.
+    /// Counts the bytes that a failed resume attempt has received.
     fn count_in_vain(&self, bytes: u64) {
         self.byte_count.add(bytes);
         self.worker.metrics.fetched(bytes, 0);
@@ -359,17 +362,17 @@ impl Transfer {
     }
 }
 
-/// What an attempt to resume has brought.
+/// Result of an attempt to resume.
 enum Rest {
     /// The content, and the complete length.
     Content(Box<ResponseBody>, u64),
     Nothing,
-    /// An error of the origin: it is not asked again for this transfer.
+    /// An error of the origin: this transfer sends no further request.
     Refused,
 }
 
 /// The offset from which a transfer of `written` bytes is resumed: one byte back. So the range is
-/// never empty, even if only the end was not seen, and If-Range is always tested.
+/// never empty, even if only the close was missing, and If-Range is always tested.
 fn first_again(written: u64) -> u64 {
     written.saturating_sub(1)
 }

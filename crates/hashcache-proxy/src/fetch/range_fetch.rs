@@ -1,23 +1,23 @@
-//! The fetch of a range of a response of which other ranges are stored.
+//! Fetches a range for a response that has other ranges already stored.
 //!
 //! The request to upstream has Range and If-Range. The bytes of a 206 are added to the stored
 //! version only if the 206 repeats the stored validator, the complete length and the requested
-//! range; then the origin itself says that they belong to that version (RFC 9110 15.3.7). A 200
-//! that repeats validator and length is from an origin that ignores Range: the bytes before the
-//! range are skipped, and the key is remembered as one to fetch whole.
+//! range; then the origin itself confirms that they belong to that version (RFC 9110 15.3.7). A 200
+//! with the same validator and length is from an origin that ignores Range: the bytes before the
+//! range are skipped, and the key is remembered as an object to fetch whole.
 //!
-//! Upstream is asked for the content coding of the stored response and no other, whatever the
-//! client accepts: some origins give all codings of a resource one strong entity tag.
+//! The request accepts only the content coding of the stored response, whatever the client accepts,
+//! because some origins give all codings of a resource the same strong entity tag.
 //!
 //! After any other successful response the stored version is out of date: it is removed, if it is
-//! still stored, and the next request begins a new one. An error of the origin does not affect the
-//! stored response; it answers the request that began the fetch, which does not try again.
+//! still stored, and the next request starts a new version. An error of the origin does not affect
+//! the stored response; it answers the request that started the fetch, which does not try again.
 //!
-//! A 206 confirms the stored response as a 304 would: if its Date is later, its fields replace the
-//! stored ones (RFC 9111 3.4). If it forbids storing (`no-store`, `private`), the stored ranges are
-//! removed too.
+//! A 206 confirms the stored response as a 304 would: if the Date is later, the new fields replace
+//! the stored fields (RFC 9111 3.4). If it forbids storing (`no-store`, `private`), the stored
+//! ranges are removed too.
 //!
-//! Called by `request` for a claim of `in_flight_ranges` of `hashcache-store`.
+//! Called by `request` for a claim of `in_flight_ranges` in `hashcache-store`.
 //!
 //! Invariant: bytes are written only after the response has passed this check.
 
@@ -53,18 +53,18 @@ use crate::metrics::CountedBytes;
 use crate::route::Route;
 use crate::worker::Worker;
 
-/// The stored response whose range is fetched, and the client that pays for it.
+/// The stored response with the missing range, and the client that pays for the fetch.
 pub(crate) struct RangeFetchSpec {
     /// The key space of the resource.
     pub(crate) space: Space,
     pub(crate) target: Target,
-    /// The name of the object.
+    /// The name under which the object is stored.
     pub(crate) name: Bytes,
-    /// The next hops of the request; `Ok(None)`: they are not planned yet.
+    /// The next hops for the request; `Ok(None)`: not planned yet.
     pub(crate) route: Result<Option<Route>, Failure>,
     /// The client's share, which limits the connections.
     pub(crate) share: Share,
-    /// The ends of the client's connection.
+    /// Both addresses of the client connection.
     pub(crate) ends: ClientEnds,
     /// The client's fields as received.
     pub(crate) fields: HeaderMap,
@@ -74,33 +74,32 @@ pub(crate) struct RangeFetchSpec {
     pub(crate) validator: Option<HeaderValue>,
 }
 
-/// What a response from upstream means for a range.
+/// Meaning of an upstream response for a range.
 enum PartCheck {
-    /// The content begins this many bytes before the range.
+    /// The content starts this many bytes before the range.
     Matches(u64),
     /// The stored version is out of date.
     Gone,
     /// An error or a redirect, which is no successful response to any request for the resource.
     Refused,
-    /// The response does not tell.
+    /// The response does not show whether the stored version is still valid.
     Unknown,
 }
 
-/// Why a fetch brings no content, for the request that began it.
+/// Reason why a fetch gives no content, for the request that started it.
 pub(crate) enum NoRange {
-    /// This response is the answer to the client's request, too.
+    /// This response also answers the client's request.
     Answered(Box<Answered>),
-    /// Upstream could not be asked.
+    /// The request to upstream failed.
     Failed(AskFailure),
-    /// The response has no part of the stored version, and answers another request than the
-    /// client's.
+    /// The response has no part of the stored version, and does not answer the client's request.
     Unusable,
 }
 
-/// Returns the reason to the request that began the fetch, if it has not sent a head yet.
+/// Returns the reason to the request that started the fetch, if it has not sent a head yet.
 pub(crate) type RangeReply = Option<oneshot::Sender<NoRange>>;
 
-/// Fetches a range. Followers see the progress through its guard and its stream.
+/// Fetches a range. Followers see the progress through the range's guard and stream.
 pub(crate) async fn fetch_range(
     worker: Rc<Worker>,
     spec: Rc<RangeFetchSpec>,
@@ -135,7 +134,7 @@ pub(crate) async fn fetch_range(
         }
         Err(failed) => {
             worker.metrics.fetched(failed.origin_bytes, 0);
-            // What a hop did for an earlier attempt says nothing of this one.
+            // The flag of an earlier attempt does not apply to this failure.
             byte_count.set_free(false);
             byte_count.add(failed.origin_bytes);
             tell(reply, NoRange::Failed(failed));
@@ -178,7 +177,7 @@ pub(crate) async fn fetch_range(
     }
 }
 
-/// Returns what nobody waits for.
+/// Sends the reason; returns it if nobody waits for it.
 fn tell(reply: RangeReply, why: NoRange) -> Option<NoRange> {
     match reply {
         Some(reply) => reply.send(why).err(),
@@ -186,7 +185,7 @@ fn tell(reply: RangeReply, why: NoRange) -> Option<NoRange> {
     }
 }
 
-/// Counts the bytes of a response whose content is not read.
+/// Counts a response without reading the content.
 fn count_unused(worker: &Worker, answered: &Answered, byte_count: &ByteCount) {
     let bytes = answered.exchange.response.body().origin_bytes();
     worker.metrics.fetched(bytes, 0);
@@ -243,7 +242,7 @@ fn judge(
         Storable::No(reason) if is_withdrawn(reason) || reason == NotStored::ContentRange => {
             return PartCheck::Gone;
         }
-        // Whatever this 200 is, it is not the stored response.
+        // This 200 is certainly not the stored response.
         Storable::No(_) if response.status() == StatusCode::OK => return PartCheck::Gone,
         Storable::No(_) => return PartCheck::Unknown,
         Storable::Whole { .. } | Storable::Partial { .. } => {}
@@ -277,7 +276,7 @@ fn judge(
     }
 }
 
-/// The hit stored under a name, if it is still of the version of `hit`.
+/// The hit stored under a name, if it still has the version of `hit`.
 async fn stored_still(worker: &Worker, name: &[u8], hit: &Hit) -> Option<Hit> {
     let found = hashcache_store::find(&worker.cache, name).await;
     found.filter(|found| found.version() == hit.version())
@@ -362,7 +361,7 @@ pub(super) async fn pump(
     let content = writer.written() - guard.start();
     let metrics = &worker.metrics;
     metrics.fetched_rest(&mut in_metrics, body.origin_bytes(), content);
-    // The followers continue with another claim, whether or not the range is complete.
+    // The followers continue with another claim, even if the range is incomplete.
     if writer.written() >= guard.end() {
         let _ = writer.commit();
     } else {

@@ -1,13 +1,13 @@
-//! The rest of a response that is passed to its client and broke off, by a request for the range
-//! that is missing.
+//! Fetches the rest of a response that was being passed to the client and broke off, by a request
+//! for the missing range.
 //!
-//! Made by `fetch`, used by `request`: on a connection in HTTP/2, which many requests share, a
-//! transfer can break off because of another client's request. `pump` does this for responses that
-//! are stored.
+//! Made by `fetch`, used by `request`: on an HTTP/2 connection, which many requests share, a
+//! transfer can break off because of another client's request. `pump` does the same for responses
+//! that are stored.
 //!
-//! Invariant: the bytes of two responses are put together only if both have the same strong entity
-//! tag and the same content coding, and the range is the one that was asked for.
-//! Cost: the fields of the request are kept until the content has ended.
+//! Invariant: the bytes of two responses are joined only if both have the same strong entity tag
+//! and the same content coding, and the range is the requested range.
+//! Cost: the request fields are kept until all content has arrived.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ use super::fields::{part_fields, request};
 use crate::route::Route;
 use crate::worker::Worker;
 
-/// The request of a client, as far as one for the rest repeats it.
+/// The parts of a client's request that the request for the rest repeats.
 pub(super) struct Asked {
     pub(super) target: Target,
     pub(super) fields: HeaderMap,
@@ -37,7 +37,7 @@ pub(super) struct Asked {
     pub(super) route: Route,
 }
 
-/// Asks for the rest of a response that is passed to its client.
+/// Requests the rest of a response that is passed to the client.
 pub(crate) struct Rest {
     worker: Rc<Worker>,
     asked: Asked,
@@ -48,8 +48,8 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// For the whole `response`; `None` if nothing would show that a rest belongs to it, or if its
-    /// connection carried nothing else.
+    /// For the whole `response`; `None` if nothing would show that a rest belongs to it, or if the
+    /// response is not in HTTP/2, where other requests share the connection.
     pub(super) fn of(
         worker: &Rc<Worker>,
         asked: Asked,
@@ -69,7 +69,7 @@ impl Rest {
         }))
     }
 
-    /// The content after the first `written` bytes, of which the last one comes again.
+    /// The content after the first `written` bytes; the last byte of those is sent again.
     pub(crate) async fn after(self: Rc<Self>, written: u64) -> Option<ResponseBody> {
         while let Some(left) = self.resumes_left.get().checked_sub(1) {
             self.resumes_left.set(left);
@@ -82,12 +82,12 @@ impl Rest {
         None
     }
 
-    /// Asks once; `None` if the origin answers with anything but the rest: a further request would
-    /// most likely get the same.
+    /// Sends one request. `None` if the origin answers with anything but the rest: a further
+    /// request would most likely get the same answer.
     async fn ask(&self, written: u64) -> Option<Result<ResponseBody, NotAnswered>> {
         let asked = &self.asked;
         let mut fields = part_fields(&self.worker, &asked.target, &asked.fields, asked.version);
-        // From one byte back, so that the range is never empty.
+        // Start one byte back, so that the range is never empty.
         let first = written.saturating_sub(1);
         let range = HeaderValue::try_from(format!("bytes={first}-"));
         fields.insert(RANGE, range.ok()?);
@@ -115,10 +115,10 @@ impl Rest {
     }
 }
 
-/// No hop of the route gave a response.
+/// No hop in the route gave a response.
 struct NotAnswered;
 
-/// How often a broken response is resumed.
+/// Maximum number of times that a broken response is resumed.
 const RESUMES_MAX: u32 = 3;
 /// Pause before resuming, multiplied by the number of the attempt.
 const RESUME_PAUSE: Duration = Duration::from_millis(100);

@@ -1,7 +1,7 @@
-//! Writing content from upstream into the store.
+//! Writes content from upstream into the store.
 //!
 //! Called by `pump` and `range_fetch`. Invariant: a fetch waits for memory or the disk no longer
-//! than its readers would.
+//! than the readers would.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tokio::time::{Instant, timeout};
 
 use crate::worker::Worker;
 
-/// How long a fetch waits for the disk before its object bypasses the store.
+/// Time that a fetch waits for the disk before the object bypasses the store.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
-/// How far a fetch that bypasses the store runs ahead of its slowest reader.
+/// Bytes that a fetch that bypasses the store may run ahead of the slowest reader.
 pub(super) const BYPASS_AHEAD: u64 = 256 << 10;
-/// A fetch without readers is finished if at most this much remains.
+/// A fetch without readers runs to completion if at most this much remains.
 pub(super) const NEARLY_DONE: u64 = 1 << 20;
 
-/// Writes `data`, in the form in which the content is stored; false if the fetch must end.
+/// Writes `data`, in the form in which the content is stored; false if the fetch must stop.
 pub(super) async fn take_content(
     worker: &Worker,
     writer: &mut ContentWriter,
@@ -38,7 +38,7 @@ pub(super) async fn take_content(
     true
 }
 
-/// Writes what is not written yet at the end of the content; false if the fetch must end.
+/// Writes the rest after the last content byte; false if the fetch must stop.
 pub(super) async fn take_end(worker: &Worker, writer: &mut ContentWriter) -> bool {
     match writer {
         ContentWriter::Plain(_) => true,
@@ -68,7 +68,7 @@ async fn take_page(worker: &Worker, pages: &mut PageWriter, end: IsEnd) -> bool 
     }
 }
 
-/// Writes `data`; false if the fetch must end.
+/// Writes `data`; false if the fetch must stop.
 pub(super) async fn take(worker: &Worker, writer: &mut Writer, data: &[u8]) -> bool {
     let since = Instant::now();
     loop {
@@ -82,8 +82,8 @@ pub(super) async fn take(worker: &Worker, writer: &mut Writer, data: &[u8]) -> b
             writer.bypass();
             continue;
         }
-        // Many large transfers at once may leave this one without memory for a long time. It holds
-        // almost nothing meanwhile, so it may wait as long as a reader waits for it.
+        // Many large transfers at once may leave this transfer without memory for a long time. It
+        // holds almost nothing meanwhile, so it may wait as long as a reader waits for it.
         let nobody = writer.stream().followers() == 0;
         if waited >= worker.limits.progress_time * if nobody { 1 } else { 10 } {
             return false;

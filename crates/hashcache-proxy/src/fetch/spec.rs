@@ -35,49 +35,49 @@ use crate::worker::Worker;
 
 /// The resource to fetch, and the client that pays for the fetch.
 pub(crate) struct FetchSpec {
-    /// The ends of the client's connection.
+    /// Both addresses of the client connection.
     pub(crate) ends: ClientEnds,
     /// The client's share, which limits the connections.
     pub(crate) share: Share,
     /// The key space of the resource.
     pub(crate) space: Space,
     pub(crate) target: Target,
-    /// Where the response is stored, unless it turns out to be another variant.
+    /// Place where the response is stored, unless it turns out to be another variant.
     pub(crate) place: ObjectPlace,
-    /// The next hops of the request; `Ok(None)`: they are not planned yet.
+    /// The next hops for the request; `Ok(None)`: not planned yet.
     pub(crate) route: Result<Option<Route>, Failure>,
-    /// Whether siblings may answer.
+    /// Tells whether siblings may answer.
     pub(crate) siblings: Siblings,
     /// The client's fields as received, without the hop-by-hop fields.
     pub(crate) fields: HeaderMap,
     pub(crate) version: Version,
-    /// The page group, if the request alone has decided it.
+    /// The page group, if it follows from the request only.
     pub(crate) noted_group: Option<NotedGroup>,
     /// The stored response to validate.
     pub(crate) selected: Option<Box<SelectedResponse>>,
-    /// Other stored variants: the request asks whether one of them answers it.
+    /// Other stored variants: their entity tags are sent, so that upstream can select one of them.
     pub(crate) choices: Option<VariantTable>,
-    /// Whether the stored response may be served if upstream sends an error.
+    /// Tells whether the stored response may be served if upstream sends an error.
     pub(crate) on_error: OnError,
-    /// The response stored under this key, whether or not it is validated.
+    /// The response stored under this key, even if it is not validated.
     pub(crate) replaces: Option<Hit>,
     pub(crate) extent: Extent,
     pub(crate) informational: Option<Informational>,
-    /// What happens to the connection of a response that asks for a login of the connection.
+    /// Decides about pinning the connection if the response requires a connection login.
     pub(crate) pinning: Pinning,
     pub(crate) cause: Cause,
 }
 
-/// Why a fetch is made.
+/// Cause of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// A client asked.
+    /// A client request.
     Request,
-    /// A child asked because this box had named the resource.
+    /// A request from a child, because this box had named the resource.
     RequestByHint,
     /// A stored response is validated while it is served. No client waits.
     Revalidation,
-    /// A parent named the resource as one that the client of a page will need. No client waits yet.
+    /// A parent named the resource because the client of a page will need it. No client waits yet.
     Hint,
 }
 
@@ -94,7 +94,7 @@ impl FetchSpec {
         LinkCoding::of(&self.fields, stored)
     }
 
-    /// What the request has to do with hints of a parent.
+    /// Use of the parent's hints in this request.
     pub(super) fn hints(&self, worker: &Worker) -> HintUse {
         let is_page = self.space == Space::Own && self.is_whole();
         match self.cause {
@@ -106,27 +106,27 @@ impl FetchSpec {
         }
     }
 
-    /// The client that asks, and the origin that it asks.
+    /// The client, and the origin that it requests.
     pub(super) fn client_and_origin(&self) -> (Network, &Authority) {
         (self.share.network(), &self.target.authority)
     }
 
-    /// The request fields that the key or a trusted front proxy has taken care of.
+    /// The request fields that the key or a trusted front proxy has already accounted for.
     pub(super) fn exempt(&self) -> Exempt<'_> {
         let route = self.route.as_ref().ok().and_then(Option::as_ref);
         route.map_or(Exempt::default(), Route::exempt)
     }
 
-    /// Whether a field other than those that a stored response varies by (`varied`) may have made
-    /// the origin take another URL or method than the key holds. Its response says nothing about
-    /// the stored one then.
+    /// Returns true if a field may have made the origin use another URL or method than the key
+    /// holds, unless the stored response varies by that field (`varied`). The response then gives
+    /// no information about the stored response.
     pub(super) fn may_override(&self, worker: &Worker, varied: &[HeaderName]) -> bool {
         let live = worker.common.live();
         let kinds = FieldKinds::of(&self.fields, self.exempt(), varied, &live.store.harmless);
         kinds.has(FieldKinds::OVERRIDE)
     }
 
-    /// The metadata of the stored response that the new one replaces.
+    /// Metadata of the stored response that the new response replaces.
     pub(super) fn replaced(&self) -> Option<&Bytes> {
         self.stored().map(Hit::metadata)
     }
@@ -136,13 +136,14 @@ impl FetchSpec {
         selected.or(self.replaces.as_ref())
     }
 
-    /// Finds what a parent names, among stored responses of the same origin.
+    /// A lookup for the dictionaries that a parent names, among stored responses of the same
+    /// origin.
     pub(super) fn named(&self, worker: &Worker) -> Option<NamedLookup> {
         if !self.is_whole() {
             return None;
         }
         let cache = worker.cache.clone();
-        // The parent names responses as it stores them itself.
+        // The parent names responses by the parent's own cache keys.
         let theirs = origin_key(Space::Own, &self.target);
         let ours = origin_key(self.space, &self.target);
         Some(NamedLookup::new(move |key, digest| {
@@ -161,11 +162,11 @@ impl FetchSpec {
         }
     }
 
-    /// Whether a 206 of all of a representation of this length may be a part of a longer one. Some
-    /// origins cut the part out of the content and then take its length for that of the whole, so
-    /// one client could shorten the response to all others. It may be so if the length is that of
-    /// the range that was sent, or its end; a client's range is rounded out to pages before, so
-    /// that hardly any file ends there.
+    /// Returns true if a 206 that covers a whole representation with this length may in fact be a
+    /// part of a longer one. Some origins cut the part out of the content and then take the part's
+    /// length for the complete length, so one client could shorten the response for all others.
+    /// That is possible if the length equals the length of the range that was sent, or the end of
+    /// that range; a client's range is rounded out to pages first, so hardly any file ends there.
     pub(super) fn may_be_cut(&self, length: u64) -> bool {
         let client = || parse_range(&self.fields).unwrap_or_default();
         let sent = match &self.extent {
@@ -183,11 +184,11 @@ impl FetchSpec {
             RangeSpec::Last(count) => *count == length,
             RangeSpec::From(_) => false,
         };
-        // Doubt costs little up to a page, so there the client's own range counts too.
+        // A wrong guess costs little up to a page, so there the client's own range counts too.
         sent.iter().any(ends_there) || length <= SHORT && client().iter().any(ends_there)
     }
 
-    /// The stored response that the new one replaces, as a dictionary for the whole of it.
+    /// The stored response that the new response replaces, as a dictionary for the whole content.
     pub(super) fn offered(&self) -> Option<StoredContent> {
         let hit = self.stored().filter(|_| self.is_whole())?;
         StoredContent::of(hit, &StoredResponse::decode(hit.metadata())?)
@@ -200,7 +201,7 @@ pub(crate) enum Extent {
     AsAsked,
     /// This range: the client's range rounded out to pages.
     Around(HeaderValue),
-    /// All of it, although the client requested a range.
+    /// The whole content, although the client requested a range.
     Whole,
 }
 
@@ -210,8 +211,8 @@ pub(crate) struct SelectedResponse {
     pub(crate) hit: Hit,
     pub(crate) stored: StoredResponse,
     pub(crate) place: ObjectPlace,
-    /// The table row by which it will answer requests with other values than those it was stored
-    /// for.
+    /// The table row with which this response will answer requests with other field values than the
+    /// original request had.
     pub(crate) alias: Option<Variant>,
 }
 
@@ -225,9 +226,10 @@ pub(crate) enum Fetched {
         is_stored: bool,
         follower: ContentFollower,
         length: Option<u64>,
-        /// The range that the client wants, at which the follower begins; `None`: all of it.
+        /// The range that the client wants, at which the follower starts; `None`: the whole
+        /// content.
         part: Option<ByteRange>,
-        /// Filled at the end of the content.
+        /// Filled after the last content byte.
         trailers: Trailers,
         next_hop: NextHop,
     },
@@ -246,7 +248,7 @@ pub(crate) enum Fetched {
         response: Box<Response<ResponseBody>>,
         reason: NotStored,
         next_hop: NextHop,
-        /// Asks for what is missing if it breaks off.
+        /// Fetches the missing part if the response breaks off.
         rest: Option<Rc<Rest>>,
     },
     /// Upstream has confirmed the stored response, with these fields.
@@ -256,24 +258,26 @@ pub(crate) enum Fetched {
     },
 }
 
-/// Returns the result to the request that began the fetch.
+/// Returns the result to the request that started the fetch.
 pub(crate) type Reply = oneshot::Sender<Result<Fetched, AskFailure>>;
 
-/// Up to this length, one page of the store, content that may be cut costs little to fetch again.
+/// Up to this length, a page of the store, content that may be cut costs little to fetch again.
 pub(crate) const SHORT: u64 = hashcache::PAGE as u64;
 
-/// Whether a stale response may be served instead of this status (RFC 5861 4).
+/// Returns true if a stale response may be served instead of this status (RFC 5861 4).
 pub(crate) fn is_error(status: StatusCode) -> bool {
     matches!(status.as_u16(), 500 | 502 | 503 | 504)
 }
 
-/// Whether a status says that the origin fails, so that other requests for the resource would fail
-/// too. A client error concerns one request; 429 often concerns one client's address.
+/// Returns true if the status shows that the origin fails, so that other requests for the resource
+/// would fail too. A client error concerns a single request; 429 often concerns a single client
+/// address.
 pub(super) fn is_failing(status: StatusCode) -> bool {
     status.is_server_error()
 }
 
-/// The kind of request that has these fields: whether its outcome stands for other requests too.
+/// The kind of request that has these fields: it decides whether the outcome is valid for other
+/// requests too.
 pub(crate) fn requester(fields: &HeaderMap) -> Requester {
     let kinds = FieldKinds::of(fields, Exempt::default(), &[], &[]);
     // Each of these can be the reason for an error: a malformed session, a blocked address, an
@@ -291,7 +295,8 @@ pub(crate) fn requester(fields: &HeaderMap) -> Requester {
     }
 }
 
-/// Whether a response that is not stored for this reason also invalidates the stored one.
+/// Returns true if a response that is not stored for this reason also invalidates the stored
+/// response.
 pub(super) fn is_withdrawn(reason: NotStored) -> bool {
     matches!(
         reason,

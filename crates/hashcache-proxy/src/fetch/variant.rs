@@ -1,10 +1,11 @@
 //! Variants of a URL: where a response is stored, and which variant a 304 selects (RFC 9111 4.1,
 //! 4.3.3).
 //!
-//! Called by `fetch`. The rules of the table are those of `hashcache_http::VariantTable`.
+//! Called by `fetch`. The rules for the table are in `hashcache_http::VariantTable`.
 //!
-//! Invariants: a response is added only to a variant table that existed before its request was
-//! sent, so that an invalidation since then covers it. Heads of one name are changed one at a time.
+//! Invariants: a response is added only to a variant table that existed before the request was
+//! sent, so that an invalidation since then covers it. Updates to the head stored under a name are
+//! serialized.
 //! Cost: for a response with Vary that is stored next to others, one lookup of the key; for a new
 //! row, one rewritten head.
 
@@ -21,7 +22,7 @@ use super::mark::fresh_until;
 use super::spec::{FetchSpec, SelectedResponse};
 use crate::worker::Worker;
 
-/// The intents of a fetch, drawn before its request was sent.
+/// The intents of a fetch, drawn before the request was sent.
 pub(super) struct Intents {
     /// For the object under the cache key.
     key: Option<Intent>,
@@ -60,15 +61,15 @@ fn intend(worker: &Worker, name: &[u8], replaces: Option<&Hit>) -> Option<Intent
     })
 }
 
-/// Where a response would be stored.
+/// The place where a response would be stored.
 pub(super) struct PutPlan {
     pub(super) place: ObjectPlace,
     pub(super) intent: Option<Intent>,
-    /// The variant table to be stored with it, without its own row.
+    /// The variant table to store with the response, without the response's own row.
     table: Option<VariantTable>,
-    /// The hash of the request's values, in that table or in the one under the key.
+    /// The hash of the request's values, in that table or in the table under the key.
     values: u64,
-    /// Whether it gets a row in the table under the key.
+    /// True if the response gets a row in the table under the key.
     beside: bool,
     client: Network,
 }
@@ -118,9 +119,9 @@ impl PutPlan {
     }
 }
 
-/// Decides where a response is stored: in a row of the table under the key if there is one that it
-/// fits into, else under the key. `shared`: followers wait for this response; then nothing was
-/// stored under the key a moment ago.
+/// Decides where a response is stored: in a row of the table under the key if it fits into one,
+/// otherwise under the key. `shared`: followers wait for this response; then nothing was stored
+/// under the key a moment ago.
 pub(super) async fn plan_put(
     worker: &Worker,
     spec: &FetchSpec,
@@ -162,7 +163,7 @@ pub(super) async fn plan_put(
                 client,
             }
         }
-        // The response under the key is replaced. The new one becomes the first variant of the
+        // The response under the key is replaced. The new response becomes the first variant in the
         // table, unless it has no Vary, or a Vary that the table does not cover.
         values => {
             let intent = intents.key.map(|intent| intent.replacing(&hit));
@@ -204,7 +205,7 @@ fn begin_table(worker: &Worker, plan: &mut PutPlan, names: &[http::HeaderName], 
     (plan.table, plan.values) = (values.map(|_| table), values.unwrap_or(0));
 }
 
-/// Changes the head stored under `name` if it is still of this version. `None` if it is not, if
+/// Changes the head stored under `name` if it still has this version. `None` if it has not, if
 /// `change` returns false, or if the store refuses.
 pub(super) async fn change(
     worker: &Worker,
@@ -215,8 +216,8 @@ pub(super) async fn change(
     change_as_of(worker, name, (version, None), change).await
 }
 
-/// The same after upstream was asked since `as_of` was drawn: invalidations before that no longer
-/// make it stale.
+/// As [`change`], after a request to upstream that was sent since `as_of` was drawn: invalidations
+/// before `as_of` no longer make the response stale.
 pub(super) async fn change_as_of(
     worker: &Worker,
     name: &[u8],
@@ -253,7 +254,7 @@ pub(super) async fn add_row(worker: &Worker, key: &[u8], new: NewRow) {
     }
 }
 
-/// The rows whose objects still exist, as far as the index knows.
+/// The rows with objects that still exist, as far as the index knows.
 pub(crate) fn with_objects(
     worker: &Worker,
     place: &ObjectPlace,
@@ -306,7 +307,7 @@ pub(super) async fn chosen(
 }
 
 impl SelectedResponse {
-    /// The row by which this response answers requests like the one that confirmed it.
+    /// The row with which this response answers requests like the request that confirmed it.
     pub(super) fn new_row(&self) -> Option<NewRow> {
         let (nonce, row) = (self.place.nonce?, self.alias.clone()?);
         Some(NewRow { nonce, row })

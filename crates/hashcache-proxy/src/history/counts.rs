@@ -1,8 +1,8 @@
-//! What is counted: in all by the kind of answer, and for each site and client.
+//! Counts: in total by the kind of answer, and for each site and client.
 //!
 //! Filled by `tally`, stored by `record`, shown by the dashboard and `hashcache report`.
 //!
-//! Invariant: a bounded table loses no count: what has no line of its own is in its rest.
+//! Invariant: a bounded table loses no count: counts without a line are added to the rest.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,30 +11,30 @@ use hashcache_base::sort::sort_by_key;
 
 use crate::access_log::{LogEntry, Outcome, OutcomeClass};
 
-/// What a line of counts is about.
+/// Subject of a line with counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The site that was asked for.
+    /// The site in the request.
     Site,
-    /// The client that asked, by its address.
+    /// The requesting client, by address.
     Client,
     /// The client's network.
     Network,
-    /// The user who had logged in.
+    /// The logged-in user.
     User,
 }
 
 impl By {
-    /// All of them, in numerical order.
+    /// All variants, in numerical order.
     pub const ALL: [Self; 4] = [Self::Site, Self::Client, Self::Network, Self::User];
 
-    /// Whether its names are those of persons or of their devices.
+    /// Returns true if the names identify persons or their devices.
     pub(super) fn is_personal(self) -> bool {
         matches!(self, Self::Client | Self::User)
     }
 }
 
-/// Where the answer to a request came from.
+/// Source for a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A hit in memory.
@@ -47,17 +47,17 @@ pub enum Kind {
     Stale,
     /// A stored response that the origin confirmed.
     Revalidated,
-    /// The fetch of another request.
+    /// Another request's fetch.
     Collapsed,
     /// Another cache.
     Peer,
     /// The origin.
     Origin,
-    /// Nowhere: the request failed or was refused.
+    /// None: the request failed or was refused.
     Failed,
     /// The proxy itself.
     Own,
-    /// A tunnel. Its bytes are in no total, because none of them could have been a hit.
+    /// A tunnel. Tunnel bytes are in no total, because none of them could have been a hit.
     Tunnel,
 }
 
@@ -93,18 +93,18 @@ impl Kind {
         }
     }
 
-    /// Whether this is a hit, in the sense of `/stats`. A stored error spares the origin a request,
-    /// but the client does not get what it asked for.
+    /// Returns true for a hit, in the sense of `/stats`. A stored error is not a hit: it saves the
+    /// origin a request, but the client does not get the resource.
     pub fn is_hit(self) -> bool {
         matches!(self, Self::Memory | Self::Disk | Self::Stale)
     }
 
-    /// Whether the bytes sent are a page of the proxy itself: one of its own, or an error.
+    /// Returns true if the bytes sent are a page of the proxy itself or an error page.
     pub fn is_own_page(self) -> bool {
         matches!(self, Self::Own | Self::Failed)
     }
 
-    /// Whether this is a request for a resource.
+    /// Returns true for a request for a resource.
     pub fn is_request(self) -> bool {
         !matches!(self, Self::Own | Self::Tunnel)
     }
@@ -113,13 +113,13 @@ impl Kind {
 /// Requests of one kind, and the bytes sent for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindCounts {
-    /// Log entries; of tunnels one for each five minutes.
+    /// Log entries; a tunnel has one for each five minutes.
     pub requests: u64,
     /// Bytes sent to clients, counted at the end of a request.
     pub bytes: u64,
 }
 
-/// What is counted for all requests of a time.
+/// Counts for all requests in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Bytes sent to clients, counted while they are sent; without tunnels.
@@ -131,17 +131,17 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// The counts of one kind.
+    /// Returns a kind's counts.
     pub fn of(&self, kind: Kind) -> KindCounts {
         self.kinds[kind as usize]
     }
 
-    /// Requests for resources.
+    /// Returns how many requests were for resources.
     pub fn requests(&self) -> u64 {
         self.requests_where(Kind::is_request)
     }
 
-    /// Those of them that were hits.
+    /// Returns how many requests for resources were hits.
     pub fn hits(&self) -> u64 {
         self.requests_where(Kind::is_hit)
     }
@@ -152,35 +152,35 @@ impl Totals {
         counted.fold(0, u64::saturating_add)
     }
 
-    /// Bytes sent to clients in pages of the proxy itself and in errors.
+    /// Returns the bytes sent to clients in pages of the proxy itself and in error pages.
     pub fn own_page_bytes(&self) -> u64 {
         let pages = Kind::ALL.iter().filter(|(kind, _)| kind.is_own_page());
         let pages = pages.map(|(kind, _)| self.of(*kind).bytes);
         pages.fold(0, u64::saturating_add)
     }
 
-    /// Bytes sent to clients for resources.
+    /// Returns the bytes sent to clients for resources.
     pub fn served_bytes(&self) -> u64 {
         self.client_bytes.saturating_sub(self.own_page_bytes())
     }
 
-    /// Bytes of resources that clients got and no origin sent.
+    /// Returns the resource bytes that clients received and no origin sent.
     pub fn saved_bytes(&self) -> u64 {
         self.served_bytes().saturating_sub(self.origin_bytes)
     }
 
-    /// Whether anything was counted.
+    /// Returns true if nothing was counted.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The sum with `other`.
+    /// Returns these counts plus `other`.
     #[must_use]
     pub fn plus(self, other: &Self) -> Self {
         self.with(other, u64::saturating_add)
     }
 
-    /// What was added since `earlier`.
+    /// Returns the counts that were added since `earlier`.
     #[must_use]
     pub fn since(self, earlier: &Self) -> Self {
         self.with(earlier, u64::saturating_sub)
@@ -203,30 +203,30 @@ impl Totals {
     }
 }
 
-/// What is counted for one site or client.
+/// Counts for a site, client, network or user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests for resources.
     pub requests: u64,
-    /// Those of them that were hits.
+    /// Requests for resources that were hits.
     pub hits: u64,
     /// Bytes sent to clients, tunnels included, errors not.
     pub client_bytes: u64,
     /// Bytes received for these requests, tunnels included.
     pub origin_bytes: u64,
-    /// Requests and tunnels for which origin or peer failed.
+    /// Requests and tunnels for which the origin or peer failed.
     pub failures: u64,
-    /// Requests that origin or peer answered.
+    /// Requests that the origin or a peer answered.
     pub answered: u64,
-    /// Microseconds to the first byte of these, in all.
+    /// Microseconds to the first byte of the answered requests, in total.
     pub wait_us: u64,
 }
 
 impl Counts {
-    /// Number of fields.
+    /// Field count.
     pub(super) const FIELDS: usize = 7;
 
-    /// The fields, in the order of the record.
+    /// Returns the fields, in the order of the record.
     pub(super) fn fields(&self) -> [u64; Self::FIELDS] {
         [
             self.requests,
@@ -269,12 +269,12 @@ impl Counts {
         *self = Self::from_fields(fields);
     }
 
-    /// Bytes that clients got and no origin sent.
+    /// Returns the bytes that clients received and no origin sent.
     pub fn saved_bytes(&self) -> u64 {
         self.client_bytes.saturating_sub(self.origin_bytes)
     }
 
-    /// These counts without `others`, which they include.
+    /// Returns these counts minus `others`, which they include.
     #[must_use]
     pub fn without(self, others: &Self) -> Self {
         let mut fields = self.fields();
@@ -284,13 +284,13 @@ impl Counts {
         Self::from_fields(fields)
     }
 
-    /// The order of tables: by bytes, then by requests.
+    /// Returns the sort key for tables: bytes, then requests.
     fn rank(&self) -> (u64, u64) {
         (self.client_bytes, self.requests)
     }
 
-    /// How much a line is worth in a full table. Requests count too: a site that only fails has no
-    /// bytes, and is to be seen.
+    /// Returns a line's weight in a full table. Requests count too: a site that only fails has
+    /// no bytes, but must be visible.
     fn weight(&self) -> u64 {
         let requests = self.requests.saturating_mul(REQUEST_WEIGHT);
         self.client_bytes.saturating_add(requests)
@@ -300,12 +300,12 @@ impl Counts {
 /// Bytes that weigh as much as a request.
 const REQUEST_WEIGHT: u64 = 512;
 
-/// The counts of names, of which a bounded number have a line.
+/// Counts by name; a bounded number of names has a line.
 ///
-/// While a full table counts, a new name takes the place of the smallest line with the probability
+/// If the table is full while counting, a new name replaces the smallest line with the probability
 /// *w / (w + s)*, by the weights of the two: a randomized admission policy (Ben Basat and others,
 /// "Randomized Admission Policy for Efficient Top-k and Frequency Estimation", 2017). A client that
-/// makes up names can replace the smallest lines only, one by one; and a name with many requests
+/// makes up names can replace only the smallest lines, one by one; and a name with many requests
 /// gets a line however many such names there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table<K: Eq + Hash> {
@@ -315,7 +315,7 @@ pub struct Table<K: Eq + Hash> {
 }
 
 impl<K: Copy + Eq + Hash> Table<K> {
-    /// A table of at most `most` lines.
+    /// Creates a table of at most `most` lines.
     pub fn new(most: usize) -> Self {
         Self {
             named: HashMap::new(),
@@ -324,7 +324,7 @@ impl<K: Copy + Eq + Hash> Table<K> {
         }
     }
 
-    /// Counts something new about a name.
+    /// Adds new counts for a name.
     pub(super) fn count(&mut self, name: K, counts: &Counts) {
         self.add_or(name, counts, |smallest| {
             let weight = counts.weight();
@@ -333,13 +333,13 @@ impl<K: Copy + Eq + Hash> Table<K> {
         });
     }
 
-    /// Adds a line of another table. In a full table the larger line stays.
+    /// Adds a line from another table. In a full table the larger line stays.
     pub fn add(&mut self, name: K, counts: &Counts) {
         self.add_or(name, counts, |smallest| smallest.rank() < counts.rank());
     }
 
-    /// Adds to a name. If that needs a place in a full table, `takes` says whether it takes that of
-    /// the smallest line.
+    /// Adds counts to a name. If a new name needs a place in a full table, `takes` decides if it
+    /// replaces the smallest line.
     fn add_or(&mut self, name: K, counts: &Counts, takes: impl FnOnce(&Counts) -> bool) {
         if let Some(line) = self.named.get_mut(&name) {
             line.add(counts);
@@ -357,30 +357,30 @@ impl<K: Copy + Eq + Hash> Table<K> {
         self.named.insert(name, *counts);
     }
 
-    /// Whether nothing was counted.
+    /// Returns true if nothing was counted.
     pub fn is_empty(&self) -> bool {
         self.named.is_empty() && self.rest == Counts::default()
     }
 
-    /// The counts of all names.
+    /// Returns the sum over all names.
     pub fn sum(&self) -> Counts {
         let mut sum = self.rest;
         self.named.values().for_each(|counts| sum.add(counts));
         sum
     }
 
-    /// Adds to the names that have no line.
+    /// Adds counts to the rest, which has no line.
     pub fn add_rest(&mut self, counts: &Counts) {
         self.rest.add(counts);
     }
 
-    /// Takes everything out.
+    /// Takes all lines and the rest out of the table.
     pub(super) fn drain(&mut self) -> (impl Iterator<Item = (K, Counts)> + '_, Counts) {
         let rest = std::mem::take(&mut self.rest);
         (self.named.drain(), rest)
     }
 
-    /// The `most` largest lines, the largest first, and the rest of them all.
+    /// Returns the `most` largest lines, the largest first, and the sum over all others.
     pub fn top(&self, most: usize) -> (Vec<(K, Counts)>, Counts) {
         let mut lines: Vec<_> = self.named.iter().map(|(name, it)| (*name, *it)).collect();
         sort_by_key(&mut lines, |(_, counts)| std::cmp::Reverse(counts.rank()));

@@ -1,11 +1,12 @@
 //! The file of the history: a ring of records, one for each hour of 400 days.
 //!
-//! `History` writes the record of the current hour once a minute; `hashcache report` reads what it
-//! needs of a running proxy's file.
+//! `History` writes the record of the current hour once a minute; `hashcache report` reads the
+//! hours that it needs, also from the file of a running proxy.
 //!
-//! Invariants: the record of an hour has one place, so the file is bounded: 38 MiB, with holes
-//! where the proxy did not run. A write is one aligned block: a killed process leaves the old one
-//! or the new one. A record that a power cut has torn does not verify; it is left out and counted.
+//! Invariants: the record of an hour has a fixed place, so the file is bounded: 38 MiB, with holes
+//! where the proxy did not run. A write is one aligned block, so a killed process leaves the old
+//! block or the new block. A record that was torn by a power cut fails the checksum; it is left out
+//! and counted.
 //! Cost: one write of 4 KiB a minute with requests, without a sync.
 
 use std::fs::{File, OpenOptions};
@@ -18,33 +19,34 @@ use rustix::fs::OFlags;
 
 use super::record::{Hour, HourRecord, RECORD_BYTES};
 
-/// Hours that the file has a place for.
+/// Hours in the ring.
 pub(super) const HOURS: u32 = 400 * 24;
 
-/// What lies at the place of an hour.
+/// Content of an hour's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// Nothing was counted in that hour, or the place has another hour of an earlier time.
+    /// No request was counted in that hour, or the place has an hour from an earlier lap of the
+    /// ring.
     Empty,
-    /// A record that is not whole.
+    /// An incomplete record.
     Damaged,
-    /// The hour.
+    /// The hour's record.
     Record(Box<HourRecord>),
 }
 
 /// Hours that were read, the oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Read {
-    /// The hours in which anything was counted.
+    /// Hours with any counts.
     pub hours: Vec<HourRecord>,
-    /// Hours whose record is not whole.
+    /// Hours with an incomplete record.
     pub damaged: u64,
 }
 
-/// Reads the hours from `first` to `last` from the file at `path`; a missing file has none.
+/// Reads the hours from `first` to `last` from the file at `path`; a missing file has no hours.
 ///
 /// # Errors
-/// Those of the file.
+/// The file cannot be opened or read.
 pub fn read(path: &Path, first: Hour, last: Hour) -> io::Result<Read> {
     let file = match open_regular(path, Link::Refused) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Read::default()),
@@ -62,10 +64,10 @@ pub fn read(path: &Path, first: Hour, last: Hour) -> io::Result<Read> {
     Ok(read)
 }
 
-/// Reads the place of `hour`.
+/// Reads the record at the place for `hour`.
 pub(super) fn read_place(file: &File, hour: Hour) -> io::Result<Place> {
     let mut place = Place::Empty;
-    // A read may meet a write of the proxy; the next one finds a whole record.
+    // The read may coincide with a write of the proxy; a repeated read finds a complete record.
     for _ in 0..READS {
         let mut bytes = [0; RECORD_BYTES];
         match file.read_exact_at(&mut bytes, offset(hour)) {
@@ -74,7 +76,7 @@ pub(super) fn read_place(file: &File, hour: Hour) -> io::Result<Place> {
         }
         place = match HourRecord::from_bytes(&bytes) {
             Some(record) if record.hour == hour => Place::Record(Box::new(record)),
-            // Of an earlier lap of the ring, which is as good as nothing.
+            // A record from an earlier lap of the ring: the hour has no record.
             Some(record) if offset(record.hour) == offset(hour) => Place::Empty,
             None if bytes.iter().all(|byte| *byte == 0) => Place::Empty,
             Some(_) | None => Place::Damaged,
@@ -86,14 +88,14 @@ pub(super) fn read_place(file: &File, hour: Hour) -> io::Result<Place> {
     Ok(place)
 }
 
-/// Writes a record to its place in the file at `path`, which is made if it is missing.
+/// Writes a record to the file at `path`, which is created if it is missing.
 pub(super) fn write(path: &Path, record: &HourRecord) -> io::Result<()> {
     let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
     let file = options.mode(0o600).custom_flags(flags).open(path)?;
-    // Checked on the open file: the path may name another file by now.
+    // Checked on the open file, because the path may name another file by now.
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }

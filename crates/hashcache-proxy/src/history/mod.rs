@@ -1,14 +1,14 @@
-//! The history: what was requested and saved, by hour, for 400 days; in all, and by site, client,
+//! The history: requests and saved bytes by hour, for 400 days; in total, and by site, client,
 //! network and user.
 //!
-//! Each core counts in a [`Tally`] of its own and adds that to [`History`] once a second. `History`
-//! writes the record of the current hour once a minute (`file`), and has the last week in memory
+//! Each core counts in a [`Tally`] and adds the counts to [`History`] once a second. `History`
+//! writes the record of the current hour once a minute (`file`), and keeps the last week in memory
 //! for the dashboard. `hashcache report` reads the file.
 //!
 //! Invariants: memory is bounded and reserved in the budget; without room for it, all names are
-//! counted in one line. A killed process loses at most a minute. Bytes are those of `metrics`, so
-//! that the dashboard, `/stats` and a report agree. With `log_anonymize`, neither memory nor the
-//! file has a user or the address of a client.
+//! counted in a single line. A killed process loses at most a minute. Bytes are taken from
+//! `metrics`, so the dashboard, `/stats` and a report agree. With `log_anonymize`, neither memory
+//! nor the file contains a user or the address of a client.
 
 pub(crate) mod counts;
 pub(crate) mod file;
@@ -33,41 +33,41 @@ use self::record::{Hour, HourRecord, Lines};
 use self::tally::Counted;
 use crate::metrics::Metrics;
 
-/// The history of the process.
+/// The process's history.
 pub(crate) struct History {
     state: Mutex<State>,
-    /// One writer at a time.
+    /// Locked during a write, so there is one writer at a time.
     path: Mutex<Option<PathBuf>>,
     clock: Arc<Clock>,
     metrics: Arc<Metrics>,
     persons: Persons,
-    /// Lines of a table in memory; 0 without memory for them.
+    /// Lines per table in memory; 0 if the memory was not available.
     lines_max: usize,
     _memory: Option<Reservation>,
 }
 
-/// What is known in memory.
+/// Counts in memory.
 struct State {
     hour: Hour,
-    /// Of the current hour.
+    /// Totals for the current hour.
     totals: Totals,
     tables: Tables,
-    /// Whether the record of the current hour differs from the file.
+    /// True if the record of the current hour differs from the file.
     is_changed: bool,
-    /// Earlier hours of the last week, the oldest first.
+    /// Earlier hours in the last week, the oldest first.
     week: VecDeque<(Hour, Totals)>,
-    /// Lines of earlier hours of the last day.
+    /// Lines for earlier hours in the last day.
     day: VecDeque<(Hour, [Lines; By::ALL.len()])>,
     /// Records of earlier hours that could not be written, the oldest first.
     unwritten: VecDeque<HourRecord>,
     since_start: Totals,
     /// `since_start` at the last two minutes, the older first.
     minutes: VecDeque<(Instant, Totals)>,
-    /// Hours of the last week whose record was damaged at the start.
+    /// Hours in the last week with a damaged record at the start.
     damaged: u64,
 }
 
-/// The counts of sites, clients, networks and users, in the order of [`By::ALL`].
+/// Counts for sites, clients, networks and users, in the order of [`By::ALL`].
 type Tables = [Table<Name>; By::ALL.len()];
 
 fn tables(lines_max: usize) -> Tables {
@@ -79,27 +79,27 @@ fn tables(lines_max: usize) -> Tables {
 pub(crate) struct Overview {
     /// Since the start of the process.
     pub(crate) since_start: Totals,
-    /// Of the last minute or two, and how long that is.
+    /// Totals for the last minute or two, and how long that time is.
     pub(crate) recent: (Totals, Duration),
-    /// Of the current hour and the 23 before it.
+    /// Totals for the current hour and the 23 before it.
     pub(crate) day: Totals,
-    /// Of the current hour and the 167 before it.
+    /// Totals for the current hour and the 167 before it.
     pub(crate) week: Totals,
-    /// Sites, clients, networks and users of the last day.
+    /// Sites, clients, networks and users in the last day.
     tables: Tables,
-    /// Hours of the week before the start that could not be read.
+    /// Hours in the week before the start with an unreadable record.
     pub(crate) damaged: u64,
 }
 
 impl Overview {
-    /// Sites, clients, networks or users of the last day.
+    /// Returns the sites, clients, networks or users in the last day.
     pub(crate) fn of(&self, by: By) -> &Table<Name> {
         &self.tables[by as usize]
     }
 }
 
 impl History {
-    /// Starts with what the file at `path` has of the last week.
+    /// Loads the last week from the file at `path`.
     pub(crate) fn start(
         path: Option<PathBuf>,
         persons: Persons,
@@ -129,7 +129,7 @@ impl History {
         })
     }
 
-    /// Takes what a core has counted.
+    /// Adds a core's counts, and clears them there.
     fn take(&self, counted: &mut Counted) {
         let totals = std::mem::take(&mut counted.totals);
         if totals.is_empty() {
@@ -157,7 +157,7 @@ impl History {
         }
     }
 
-    /// Writes the record of the hour each minute; never ends.
+    /// Writes the record of the hour each minute; never returns.
     pub(crate) async fn keep(self: Arc<Self>) {
         let mut failing = false;
         loop {
@@ -170,7 +170,7 @@ impl History {
                 Ok(Err(error)) => Some(error),
                 Err(error) => Some(io::Error::other(error)),
             };
-            // Once per series of failures: a full disk stays full for a while.
+            // Logged once per series of failures: a full disk stays full for a while.
             if let (Some(error), false) = (&error, failing) {
                 warn!(%error, "history not saved");
             }
@@ -178,10 +178,10 @@ impl History {
         }
     }
 
-    /// Writes the record of the hour, if anything was counted.
+    /// Writes the record of the hour, if it has changed.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The file cannot be written.
     pub(crate) fn persist(&self) -> io::Result<()> {
         self.persist_at(Hour::of(self.clock.now().seconds()))
     }
@@ -189,8 +189,8 @@ impl History {
     fn persist_at(&self, now: Hour) -> io::Result<()> {
         let path = self.path.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = self.state().hour != now;
-        // The clock may have been set back, into an hour that has a record. Read without the lock:
-        // cores do not wait for the disk.
+        // The clock may have been set back, into an hour that has a record. Read the record without
+        // the lock, because cores must not wait for the disk.
         let known = path.as_deref().filter(|_| is_over);
         let known = known.and_then(|path| read_one(path, now, self.persons));
         let records = {
@@ -213,14 +213,14 @@ impl History {
         written
     }
 
-    /// The figures of now.
+    /// Returns the current figures.
     pub(crate) fn overview(&self) -> Overview {
         let mut state = self.state();
         self.add_traffic(&mut state);
         state.overview(Instant::now())
     }
 
-    /// Adds the bytes since the last call.
+    /// Adds the bytes that were transferred since the last call.
     fn add_traffic(&self, state: &mut State) {
         let (client_bytes, origin_bytes) = self.metrics.traffic();
         let more = Totals {
@@ -260,7 +260,7 @@ impl State {
         }
     }
 
-    /// Takes the hours of the file, of which the last one may be the current one.
+    /// Loads the hours in the file; the last may be the current hour.
     fn load(&mut self, read: file::Read, persons: Persons, lines_max: usize) {
         self.damaged = read.damaged;
         for mut record in read.hours {
@@ -277,7 +277,7 @@ impl State {
         self.forget_past();
     }
 
-    /// Continues the current hour.
+    /// Continues the current hour with the counts from a record.
     fn resume(&mut self, record: &HourRecord) {
         self.totals = self.totals.plus(&record.totals);
         for (lines, table) in record.lines.iter().zip(&mut self.tables) {
@@ -300,13 +300,14 @@ impl State {
         self.day.retain(|(hour, _)| is_within(*hour, DAY));
     }
 
-    /// The current hour is over, and `now` begins, of which `known` is in the file.
+    /// Closes the current hour and starts the hour `now`. `known` is the record that the file has
+    /// of it.
     fn begin(&mut self, now: Hour, known: Option<HourRecord>, lines_max: usize) {
         let over = std::mem::take(&mut self.is_changed).then(|| self.record());
         if !self.totals.is_empty() {
             self.keep_past(self.record(), lines_max);
         }
-        // The clock may have been set back into an hour whose record was not written.
+        // The clock may have been set back into an hour with an unwritten record.
         let unwritten = self.unwritten.iter().position(|record| record.hour == now);
         let unwritten = unwritten.and_then(|at| self.unwritten.remove(at));
         self.is_changed = unwritten.is_some();
@@ -331,7 +332,8 @@ impl State {
         records
     }
 
-    /// Keeps a record for the next attempt; without a disk for a long time, the oldest is lost.
+    /// Keeps a record for the next attempt. If the disk fails for a long time, the oldest record is
+    /// lost.
     fn not_written(&mut self, record: HourRecord) {
         if record.hour == self.hour {
             self.is_changed = true;
@@ -395,7 +397,7 @@ impl State {
     }
 }
 
-/// The record of one hour, if it is in the file.
+/// Reads an hour's record, if the file has it.
 fn read_one(path: &Path, hour: Hour, persons: Persons) -> Option<HourRecord> {
     let read = file::read(path, hour, hour).ok()?;
     let mut record = read.hours.into_iter().next()?;
@@ -408,14 +410,14 @@ fn read_one(path: &Path, hour: Hour, persons: Persons) -> Option<HourRecord> {
 const MINUTE_MS: u64 = 60_000;
 const DAY: u32 = 24;
 const WEEK: u32 = 7 * 24;
-/// Sites of the current hour that are counted one by one; as many clients, networks and users.
+/// Maximum lines per table for the current hour: sites, clients, networks and users each.
 const LINES: usize = 200;
-/// Hours that wait for a disk that can be written to again.
+/// Hours that may wait until the disk can be written again.
 const UNWRITTEN: usize = 24;
-/// Memory of the four tables (256 places of 113 bytes each), of their copies in two overviews, of
-/// 24 hours with 128 lines of 112 bytes each, and of as many that wait to be written.
+/// Memory of the four tables (256 places of 113 bytes each), their copies in two overviews, 24
+/// hours with 128 lines of 112 bytes each, and as many hours that wait to be written.
 const BYTES: u64 = 1 << 20;
-/// Memory of the three tables of a core, with 128 places each.
+/// Memory for a core's three tables, with 128 places each.
 const WORKER_BYTES: u64 = 48 << 10;
 
 #[cfg(test)]

@@ -1,18 +1,19 @@
-//! Names of sites and clients, as the history and the dashboard know them.
+//! Names for sites and clients in the history and on the dashboard.
 //!
-//! Made by `tally` for each request, so a name has no allocation. `record` stores it as it is.
+//! Made by `tally` for each request, so a name needs no allocation. `record` stores the bytes
+//! unchanged.
 //!
-//! Invariant: a name has 1 to [`NAME_BYTES`] printable ASCII characters, whatever a client sent or
-//! a file contains.
+//! Invariant: a name has 1 to [`NAME_BYTES`] printable ASCII characters, whatever bytes a client
+//! sends or a file contains.
 
 use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Longest name. Of a longer one the end is kept, which has the registered domain.
+/// Longest name. A longer name is cut at the start, because the end has the registered domain.
 pub(super) const NAME_BYTES: usize = 55;
 
-/// The name of a site, a user or a client.
+/// A site's, user's or client's name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Name {
     length: u8,
@@ -20,26 +21,27 @@ pub struct Name {
 }
 
 impl Name {
-    /// The name that `shown` displays as.
+    /// Returns the name with the text that `shown` displays.
     pub(crate) fn of(shown: impl fmt::Display) -> Self {
         let mut buffer = Buffer::default();
-        // The buffer takes everything, so an error would be one of `shown`; it has no name then.
+        // The buffer accepts any text, so an error would be an error of `shown`; it has no name
+        // then.
         let _ = write!(buffer, "{shown}");
         Self::of_bytes(&buffer.bytes[..buffer.length])
     }
 
-    /// The site of a request: its authority without user name and password.
+    /// Returns the site of a request: the authority without user name and password.
     pub(crate) fn of_site(authority: &str) -> Self {
         let host = authority.rsplit_once('@').map_or(authority, |(_, it)| it);
         Self::of_bytes(host.as_bytes())
     }
 
-    /// A user by the name of the login. Bytes that a name cannot have are written as `%C3`, so that
-    /// no two users have one name.
+    /// Returns a user by the login name. Bytes that a name cannot have are written as `%C3`, so
+    /// that no two users have the same name.
     pub(crate) fn of_user(user: &str) -> Self {
         let mut buffer = Buffer::default();
         for byte in user.bytes() {
-            // As in `of`.
+            // Errors are ignored as in `of`.
             let _ = if byte.is_ascii_graphic() && byte != b'%' {
                 buffer.write_char(byte.into())
             } else {
@@ -71,17 +73,17 @@ impl Name {
         }
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         std::str::from_utf8(self.used()).unwrap_or_default()
     }
 
-    /// The text as bytes.
+    /// Returns the text as bytes.
     pub(super) fn used(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length).min(NAME_BYTES)]
     }
 
-    /// `None`: this text is no name.
+    /// Parses a stored name; `None` if this text is not a name.
     pub(super) fn stored(text: &[u8]) -> Option<Self> {
         let is_name = (1..=NAME_BYTES).contains(&text.len());
         let is_name = is_name && text.iter().all(u8::is_ascii_graphic);
@@ -101,7 +103,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// Takes the text of a [`Name`] before it is cut: a host has at most 253 bytes, a port six.
+/// Holds the text of a [`Name`] before it is cut: a host has at most 253 bytes, a port six.
 struct Buffer {
     length: usize,
     bytes: [u8; 260],
@@ -124,16 +126,16 @@ impl fmt::Write for Buffer {
     }
 }
 
-/// Whether users and addresses of clients are counted.
+/// Selects whether users and clients' addresses are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Persons {
-    /// Users by name; clients by their IPv4 address, or by the IPv6 /64 that one subscriber has.
+    /// Users by name; clients by their IPv4 address, or by the IPv6 /64 of a subscriber.
     Named,
-    /// Neither, but the networks that `log_anonymize` leaves.
+    /// Neither users nor addresses, only the networks that `log_anonymize` leaves.
     LeftOut,
 }
 
-/// A client as it is counted.
+/// A client in the counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
     network: IpAddr,
@@ -141,7 +143,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// The client at `address`.
+    /// Returns the client at `address`.
     pub(super) fn of(address: IpAddr, persons: Persons) -> Self {
         match persons {
             Persons::Named => Self::with_bits(address, 32, 64),
@@ -149,7 +151,7 @@ impl Client {
         }
     }
 
-    /// The network of the client.
+    /// Returns the client's network.
     pub(super) fn network(self) -> Self {
         Self::of(self.network, Persons::LeftOut)
     }
@@ -183,9 +185,9 @@ impl Client {
     }
 }
 
-/// Begins a name whose beginning was cut off.
+/// Prefix for a name that was cut.
 const CUT: &[u8] = b"...";
-/// The name of a request that names no site.
+/// Name for a request that names no site.
 const UNKNOWN: &[u8] = b"-";
 
 #[cfg(test)]

@@ -2,15 +2,16 @@
 //!
 //! Written and read by `file`. docs/FORMAT.md has the table.
 //!
-//! Invariants: bytes that the checksum does not cover as a whole are no record, and a record counts
-//! only at the place of its hour. A record loses no count: lines without room are in the rest.
+//! Invariants: bytes that the checksum does not match are not a record, and a record is valid only
+//! at the place of the hour that it names. A record loses no count: lines without room are added to
+//! the rest.
 
 use super::counts::{By, Counts, Kind, KindCounts, Table, Totals};
 use super::name::{NAME_BYTES, Name};
 
-/// Bytes of a record, and of the part of a disk that is written at once.
+/// Size of a record, and of the part of a disk that is written at once.
 pub(super) const RECORD_BYTES: usize = 4096;
-/// Most lines of a record about sites; as many about clients, networks and users.
+/// Maximum lines of a record for sites; and for clients, networks and users each.
 pub const NAMES: usize = 32;
 
 /// Hours since 1970.
@@ -18,34 +19,34 @@ pub const NAMES: usize = 32;
 pub struct Hour(pub u32);
 
 impl Hour {
-    /// The hour of a time in seconds since 1970.
+    /// Returns the hour for a time in seconds since 1970.
     pub fn of(seconds: u64) -> Self {
         Self(u32::try_from(seconds / 3600).unwrap_or(u32::MAX))
     }
 
-    /// Its first second, since 1970.
+    /// Returns the hour's first second, since 1970.
     pub fn start_seconds(self) -> u64 {
         u64::from(self.0) * 3600
     }
 }
 
-/// What was counted in one hour.
+/// Counts for one hour.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HourRecord {
     /// The hour.
     pub hour: Hour,
-    /// In all.
+    /// Totals.
     pub totals: Totals,
-    /// The names with most bytes, in the order of [`By::ALL`].
+    /// Names with the most bytes, in the order of [`By::ALL`].
     pub lines: [Lines; By::ALL.len()],
 }
 
-/// The largest lines of a table, and the rest as one line.
+/// A table's largest lines, and the sum of the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lines {
-    /// At most [`NAMES`], the largest first.
+    /// At most [`NAMES`] lines, the largest first.
     pub named: Vec<(Name, Counts)>,
-    /// All others.
+    /// Sum over all other lines.
     pub rest: Counts,
 }
 
@@ -63,7 +64,7 @@ impl Lines {
         table.add_rest(&self.rest);
     }
 
-    /// Counts all lines after the first `most` in the rest.
+    /// Adds all lines after the first `most` to the rest.
     fn cut(&mut self, most: usize) {
         for (_, counts) in self.named.drain(most.min(self.named.len())..) {
             self.rest.add(&counts);
@@ -72,12 +73,12 @@ impl Lines {
 }
 
 impl HourRecord {
-    /// The lines about sites, clients, networks or users.
+    /// Returns the lines for sites, clients, networks or users.
     pub fn of(&self, by: By) -> &Lines {
         &self.lines[by as usize]
     }
 
-    /// Leaves out users and addresses of clients.
+    /// Removes users and clients' addresses.
     pub(super) fn forget_persons(&mut self) {
         for by in By::ALL.into_iter().filter(|by| by.is_personal()) {
             self.lines[by as usize] = Lines::default();
@@ -116,7 +117,7 @@ impl HourRecord {
         bytes
     }
 
-    /// `None`: these bytes are no whole record.
+    /// Decodes a record; `None` if these bytes are not a complete record.
     pub(super) fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
         let (head, checked) = bytes.split_at(CHECKED);
         let checksum = crc32c::crc32c(checked).to_le_bytes();
@@ -159,14 +160,14 @@ impl HourRecord {
     }
 }
 
-/// How many lines of each kind a record has room for. The largest lines of all kinds come first, so
-/// that long names of one kind take no room from the largest of another.
+/// Returns how many lines of each kind fit in a record. The largest lines of all kinds are placed
+/// first, so that long names of one kind do not take room from the largest of another kind.
 fn fitting(lines: &[Lines; By::ALL.len()]) -> [usize; By::ALL.len()] {
     let mut free = RECORD_BYTES - LINES_AT;
     let mut counts = [0; By::ALL.len()];
     for rank in 0..NAMES {
         for (lines, count) in lines.iter().zip(&mut counts) {
-            // A kind that had no room for a line gets none for a smaller one.
+            // After a line without room, smaller lines of this kind are not placed either.
             let next = lines.named.get(rank).filter(|_| *count == rank);
             let Some(line) = next.map(line_bytes).filter(|line| line.len() <= free) else {
                 continue;
@@ -178,7 +179,8 @@ fn fitting(lines: &[Lines; By::ALL.len()]) -> [usize; By::ALL.len()] {
     counts
 }
 
-/// A line: the length of the name, the name, and the counts in seven bits a byte (LEB128).
+/// Encodes a line: the name's length, the name, and the counts with seven bits per byte
+/// (LEB128).
 fn line_bytes((name, counts): &(Name, Counts)) -> Vec<u8> {
     let name = name.used();
     let mut line = Vec::with_capacity(LINE_BYTES);
@@ -249,7 +251,7 @@ impl<'a> Take<'a> {
         Some((name, Counts::from_fields(fields)))
     }
 
-    /// A number in seven bits a byte; `None` if it has more than 64 bits.
+    /// Reads a number with seven bits per byte; `None` if it has more than 64 bits.
     fn short_number(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -269,15 +271,15 @@ impl<'a> Take<'a> {
 
 const MAGIC: &[u8; 4] = b"HCho";
 const VERSION: u16 = 1;
-/// Where the part begins that the checksum covers.
+/// Offset at which the checksum's coverage starts.
 const CHECKED: usize = 8;
-/// Where the lines begin: after head, totals, kinds and rests.
+/// Offset at which the lines start: after head, totals, kinds and rests.
 const LINES_AT: usize =
     CHECKED + 12 + 16 + Kind::ALL.len() * 16 + By::ALL.len() * Counts::FIELDS * 8;
-/// Bytes of the longest line.
+/// Longest line, bytes.
 const LINE_BYTES: usize = 1 + NAME_BYTES + Counts::FIELDS * 10;
 
-/// A record has room for some lines of each kind, whatever they contain.
+/// A record has room for at least seven lines of each kind, whatever they contain.
 const _: () = assert!(LINES_AT + By::ALL.len() * 7 * LINE_BYTES <= RECORD_BYTES);
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! What one core has counted since it last told `History`: no lock and no atomic for a request.
+//! Counts of a core since the last transfer to `History`: no lock and no atomic for a request.
 //!
-//! `log_entry` counts each entry here. A second after the first one a task of the core adds the
-//! whole to the history, under its lock, and sleeps again while there are no requests.
+//! `log_entry` counts each entry here. A second after the first entry, a task of the core adds all
+//! counts to the history under the history's lock, and then sleeps until the next request.
 //!
-//! Invariant: each entry reaches the history once, at the latest when the core ends.
+//! Invariant: each entry reaches the history once, at the latest when the core stops.
 //! Cost: two lookups in tables of at most [`LINES`] lines, three for a user.
 
 use std::cell::RefCell;
@@ -18,15 +18,15 @@ use super::counts::{Counts, Kind, Table, Totals};
 use super::name::{Client, Name, Persons};
 use crate::access_log::{LogEntry, Outcome};
 
-/// The counts of one core.
+/// A core's counts.
 pub(crate) struct Tally {
     counted: RefCell<Counted>,
-    /// Told about the first entry since the counts were taken.
+    /// Notified of the first entry since the last transfer.
     begun: Notify,
     history: Arc<History>,
 }
 
-/// Counts that the history does not have yet.
+/// Counts that are not in the history yet.
 #[derive(Debug)]
 pub(super) struct Counted {
     pub(super) totals: Totals,
@@ -61,7 +61,7 @@ impl Counted {
     }
 }
 
-/// The counts of one entry.
+/// Returns an entry's counts.
 fn counts(kind: Kind, entry: &LogEntry<'_>) -> Counts {
     let is_asked = matches!(kind, Kind::Peer | Kind::Origin | Kind::Revalidated);
     let is_answered = is_asked && entry.error.is_none();
@@ -88,7 +88,7 @@ fn counts(kind: Kind, entry: &LogEntry<'_>) -> Counts {
     }
 }
 
-/// Failures that are none of an origin or a peer.
+/// Failures that no origin or peer has caused.
 const OURS: [&str; 15] = [
     "refused",
     "origin-form",
@@ -117,7 +117,7 @@ impl Tally {
         })
     }
 
-    /// Counts an entry about `site`.
+    /// Counts an entry for `site`.
     pub(crate) fn count(&self, site: Name, entry: &LogEntry<'_>) {
         let mut counted = self.counted.borrow_mut();
         let is_first = counted.totals.is_empty();
@@ -127,7 +127,7 @@ impl Tally {
         }
     }
 
-    /// Adds what was counted to the history, a second after it began; never ends.
+    /// Adds the counts to the history, a second after the first entry; never returns.
     pub(crate) async fn keep(self: Rc<Self>) {
         loop {
             self.begun.notified().await;
@@ -147,9 +147,9 @@ impl Drop for Tally {
     }
 }
 
-/// Sites, clients and users that a core has lines for between two flushes.
+/// A core's lines for sites, clients and users between two transfers.
 pub(super) const LINES: usize = 64;
-/// The delay of the counts of a core.
+/// Delay from the first entry to the transfer of a core's counts.
 const EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

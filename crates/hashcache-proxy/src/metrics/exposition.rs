@@ -1,9 +1,10 @@
-//! The figures for readers: OpenMetrics for `/metrics`, JSON for `/stats`.
+//! Outputs the figures: OpenMetrics for `/metrics`, JSON for `/stats`.
 //!
-//! Called by `admin`, and by `page` for the few facts on the landing page. All work is done at the
-//! time of a request.
+//! Called by `admin`, and by `page` for the few figures on the landing page. All work is done at
+//! the time of a request.
 //!
-//! Invariant: names and keys are part of the interface; they are added and never changed.
+//! Invariant: names and keys are part of the interface; new ones may be added, but an existing one
+//! never changes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,28 +35,28 @@ use crate::access_log::AccessLogger;
 
 /// Reads the engine's figures; called at every scrape.
 type AskEngine = dyn Fn() -> EngineFigures + Send + Sync;
-/// Reads the numbers of connections to origins; called at every scrape.
+/// Reads how many connections to origins exist; called at every scrape.
 type AskUpstream = dyn Fn() -> UpstreamFigures + Send + Sync;
 
-/// The links; read at every scrape.
+/// Reads the links; called at every scrape.
 type AskLinks = dyn Fn() -> LinkView + Send + Sync;
 
-/// The sites in effect; read at every scrape.
+/// Returns the sites in effect; called at every scrape.
 type AskSites = dyn Fn() -> Arc<LiveSites> + Send + Sync;
 
-/// What clients have done under limits; read at every scrape.
+/// Reads how quotas and rates are used; called at every scrape.
 type AskLimiter = dyn Fn() -> LimiterFigures + Send + Sync;
 
-/// What a page of figures may say.
+/// Level of detail on a page with figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
-    /// Clients and the sites that they ask too.
+    /// Also names: clients and the sites that they request.
     Names,
-    /// Sums alone.
+    /// Only sums.
     Figures,
 }
 
-/// The sources of all figures.
+/// Sources for all figures.
 #[derive(Clone)]
 pub(crate) struct Exposition {
     pub(super) metrics: Arc<Metrics>,
@@ -72,7 +73,7 @@ pub(crate) struct Exposition {
 }
 
 impl Exposition {
-    /// Figures from these sources; the start time is now.
+    /// Creates an exposition from these sources; the start time is now.
     pub(crate) fn new(
         metrics: Arc<Metrics>,
         clock: Arc<Clock>,
@@ -96,7 +97,7 @@ impl Exposition {
         }
     }
 
-    /// The same with the results of interceptions.
+    /// Adds the interception results.
     pub(crate) fn with_intercept_state(self, intercept_state: Arc<InterceptState>) -> Self {
         Self {
             intercept_state,
@@ -104,12 +105,12 @@ impl Exposition {
         }
     }
 
-    /// The same with the line to the Internet.
+    /// Adds the line to the Internet.
     pub(crate) fn with_line(self, line: Arc<Line>) -> Self {
         Self { line, ..self }
     }
 
-    /// The same with the origins of sites.
+    /// Adds the sites' origins.
     pub(crate) fn with_sites(
         self,
         sites: impl Fn() -> Arc<LiveSites> + Send + Sync + 'static,
@@ -120,7 +121,7 @@ impl Exposition {
         }
     }
 
-    /// The same with links.
+    /// Adds the links.
     pub(crate) fn with_links(self, links: impl Fn() -> LinkView + Send + Sync + 'static) -> Self {
         Self {
             links: Some(Arc::new(links)),
@@ -128,7 +129,7 @@ impl Exposition {
         }
     }
 
-    /// The same with quotas and rates.
+    /// Adds quotas and rates.
     pub(crate) fn with_limiter(
         self,
         limiter: impl Fn() -> LimiterFigures + Send + Sync + 'static,
@@ -139,12 +140,12 @@ impl Exposition {
         }
     }
 
-    /// How the line to the Internet is regarded.
+    /// Returns the setting for the line: up, down, or detected.
     pub(crate) fn offline_mode(&self) -> Offline {
         self.line.regarded()
     }
 
-    /// The object of `/-/links`.
+    /// Returns the object for `/-/links`.
     pub(crate) fn links(&self, detail: Detail) -> Value {
         let links = self.links.as_ref();
         let mut status = links.map_or(Value::Null, |links| links().status);
@@ -161,7 +162,7 @@ impl Exposition {
         status
     }
 
-    /// The text of `/metrics`.
+    /// Returns the text for `/metrics`.
     pub(crate) fn openmetrics(&self) -> Result<String, fmt::Error> {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self.clone()));
@@ -170,7 +171,7 @@ impl Exposition {
         Ok(text)
     }
 
-    /// The object of `/stats`.
+    /// Returns the object for `/stats`.
     pub(crate) fn stats(&self, detail: Detail) -> Value {
         let moment = Moment::new(self);
         let mut stats = Map::new();
@@ -194,13 +195,13 @@ impl Exposition {
         Value::Object(stats)
     }
 
-    /// Clients that refuse our certificate for a host.
+    /// Returns how many clients refuse the proxy's certificate for a host.
     pub(super) fn refusing_clients(&self) -> u64 {
         let (count, _) = self.intercept_state.refusals.refusers(0, Instant::now());
         count as u64
     }
 
-    /// The latest programs that refuse our certificates.
+    /// Returns the latest client programs that refuse the proxy's certificates.
     fn refusing(&self, detail: Detail) -> Value {
         let now = Instant::now();
         let (_, latest) = self.intercept_state.refusals.refusers(REFUSERS_SHOWN, now);
@@ -215,7 +216,7 @@ impl Exposition {
         latest.collect()
     }
 
-    /// Results of interceptions, as in `/stats`.
+    /// Returns the interception results, as in `/stats`.
     fn intercept(&self, detail: Detail) -> Value {
         let (moment, mut stats) = (Moment::new(self), Map::new());
         let figures = figures().filter(|figure| figure.is_below("intercept."));
@@ -224,12 +225,12 @@ impl Exposition {
         stats.remove("intercept").unwrap_or_default()
     }
 
-    /// The engine's current figures.
+    /// Returns the engine's current figures.
     pub(crate) fn engine(&self) -> EngineFigures {
         (self.engine)()
     }
 
-    /// What the dashboard shows beside the history.
+    /// Returns the figures that the dashboard shows beside the history.
     pub(crate) fn live(&self) -> Live {
         let now = self.clock.now().seconds();
         Live {
@@ -256,12 +257,12 @@ impl Exposition {
         }
     }
 
-    /// Whether the clock is suspect now.
+    /// Returns true if the clock is suspect now.
     pub(crate) fn clock_suspect(&self) -> bool {
         self.clock.suspect()
     }
 
-    /// Requests in total, and hits.
+    /// Counts all requests, and hits.
     pub(crate) fn requests(&self) -> Requests {
         let all = CLASSES
             .iter()
@@ -281,8 +282,8 @@ impl Exposition {
     }
 
     pub(super) fn open(&self, which: fn(&super::WorkerMetrics) -> &Opened) -> u64 {
-        // Closed before opened: an item that is opened in between counts as open, and never as
-        // minus one.
+        // Read closed before opened, so that an item that is opened in between counts as open, and
+        // the result is never negative.
         let closed = self.metrics.sum(|worker| &which(worker).closed);
         self.metrics
             .sum(|worker| &which(worker).opened)
@@ -290,14 +291,14 @@ impl Exposition {
     }
 }
 
-/// The present state of the proxy, for the dashboard.
+/// The proxy's current state, for the dashboard.
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
     pub(crate) version: &'static str,
     pub(crate) uptime_seconds: u64,
     pub(crate) engine: EngineFigures,
     pub(crate) clock_suspect: bool,
-    /// Open connections of clients.
+    /// Open client connections.
     pub(crate) connections: u64,
     /// Open tunnels.
     pub(crate) tunnels: u64,
@@ -309,21 +310,21 @@ pub(crate) struct Live {
     pub(crate) links: Value,
     /// As in `/stats`.
     pub(crate) intercept: Value,
-    /// Whether the line counts as down.
+    /// True while the line counts as down.
     pub(crate) is_offline: bool,
     pub(crate) offline_mode: Offline,
-    /// Of the certificate authority; `None` without interception.
+    /// Time until the certificate authority expires; `None` without interception.
     pub(crate) authority_seconds_left: Option<u64>,
-    /// Of the process, according to the kernel.
+    /// The process's resident memory, according to the kernel.
     pub(crate) resident_bytes: Option<u64>,
 }
 
-/// Number of requests, and of those served from the store.
+/// Count of all requests, and count of requests that were served from the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requests {
     /// Answered from the store.
     pub(crate) hits: u64,
-    /// All that were counted.
+    /// All counted requests.
     pub(crate) all: u64,
 }
 
@@ -389,7 +390,7 @@ impl Exposition {
     }
 }
 
-/// Keeps the page small, whatever clients do.
+/// Maximum refusing clients on the page, so that it stays small whatever clients do.
 const REFUSERS_SHOWN: usize = 64;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");

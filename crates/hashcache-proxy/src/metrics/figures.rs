@@ -1,4 +1,4 @@
-//! The figures of the proxy itself, of its engine and of the process.
+//! Figures for the proxy itself, the engine and the process.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -150,7 +150,7 @@ pub(super) static TRAFFIC: &[Figure] = &[
     ),
 ];
 
-/// The engine.
+/// Engine figures.
 pub(super) static ENGINE: &[Figure] = &[
     gauge(
         "hashcache_objects",
@@ -291,7 +291,7 @@ pub(super) static ENGINE: &[Figure] = &[
     .stats("device.written_bytes"),
 ];
 
-/// The process.
+/// Process figures.
 pub(super) static PROCESS: &[Figure] = &[
     counter(
         "hashcache_access_log_lines",
@@ -344,7 +344,7 @@ pub(super) static PROCESS: &[Figure] = &[
     ),
 ];
 
-/// Purges by kind: hard ones (0) or soft ones (1).
+/// Returns the purges by kind: hard purges (0) or soft purges (1).
 fn purges(moment: &Moment<'_>, at: usize) -> Vec<(&'static str, u64)> {
     let purges = moment.exposition.metrics.purges();
     purges
@@ -353,7 +353,7 @@ fn purges(moment: &Moment<'_>, at: usize) -> Vec<(&'static str, u64)> {
         .collect()
 }
 
-/// Bits per item; 0 without items.
+/// Returns the bits per item; 0 without items.
 fn bits_each(bytes: u64, count: u64) -> f64 {
     if count == 0 {
         0.0
@@ -362,7 +362,7 @@ fn bits_each(bytes: u64, count: u64) -> f64 {
     }
 }
 
-/// Our resident memory according to the kernel, if known.
+/// Returns this process's resident memory according to the kernel, if known.
 pub(super) fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status

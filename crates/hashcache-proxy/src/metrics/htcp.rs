@@ -1,5 +1,4 @@
-//! Counters of HTCP: one set for all cores, because a message costs far more than a shared
-//! addition.
+//! HTCP counters: all cores share them, because a message costs far more than a shared addition.
 //!
 //! Counted by `peers` and `queries`, read by `exposition`.
 
@@ -7,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hashcache_peers::htcp::Ignored;
 
-/// The counters.
+/// HTCP counters.
 #[derive(Debug, Default)]
 pub(crate) struct HtcpCounts {
     queries: AtomicU64,
@@ -36,11 +35,11 @@ pub(crate) enum HtcpAnswer {
     Hit,
     Miss,
     Nop,
-    /// To CLR.
+    /// Reply to CLR.
     Clear,
     /// The message must be signed, or its signature is not accepted.
     Unauthenticated,
-    /// The peer may not do this.
+    /// The peer may not do this operation.
     Disallowed,
     NotImplemented,
 }
@@ -58,19 +57,19 @@ const ANSWERS: [&str; 7] = [
 /// Why a datagram had no effect and got no reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HtcpIgnored {
-    /// Its sender is no peer.
+    /// The sender is not a peer.
     Stranger,
-    /// It is no HTCP message.
+    /// The datagram is not an HTCP message.
     Malformed,
-    /// Another version of HTCP.
+    /// The message has another HTCP version.
     Version,
-    /// The peer sends too many.
+    /// The peer sends too many messages.
     Rate,
-    /// A reply that no query waits for, or of which number or address differ.
+    /// A reply to no pending query, or with another number or address.
     Unasked,
     /// A reply whose signature is missing or not accepted.
     Signature,
-    /// A question that wants no reply.
+    /// A request that wants no reply.
     Unanswerable,
 }
 
@@ -93,22 +92,22 @@ impl From<Ignored> for HtcpIgnored {
     }
 }
 
-/// What became of a CLR.
+/// CLR result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClearResult {
-    /// The response is gone.
+    /// The response was removed.
     Gone,
-    /// It stays stored.
+    /// The response stays stored.
     Kept,
-    /// It was not stored.
+    /// The response was not stored.
     Absent,
     /// The receiver does not obey this sender.
     Refused,
-    /// The sender sends too many. Only received ones.
+    /// The sender sends too many messages. Only for received CLRs.
     Rate,
-    /// Nothing was heard of it. Only sent ones.
+    /// No reply arrived. Only for sent CLRs.
     NoReply,
-    /// There were too many at once, or the URL was too long. Only sent ones.
+    /// There were too many CLRs at once, or the URL was too long. Only for sent CLRs.
     Unsent,
 }
 
@@ -137,54 +136,54 @@ impl HtcpCounts {
         self.ignored[reason as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts a CLR of a peer.
+    /// Counts a CLR that a peer sent.
     pub(crate) fn cleared(&self, result: ClearResult) {
         self.clears[result as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts a CLR that was sent.
+    /// Counts a CLR to a peer.
     pub(crate) fn clear_sent(&self, result: ClearResult) {
         self.clears_sent[result as usize].fetch_add(1, Relaxed);
     }
 
-    /// Queries sent.
+    /// Returns how many queries were sent.
     pub(crate) fn queries(&self) -> u64 {
         self.queries.load(Relaxed)
     }
 
-    /// Queries that got no reply in time.
+    /// Returns how many queries got no reply in time.
     pub(crate) fn timeouts(&self) -> u64 {
         self.timeouts.load(Relaxed)
     }
 
-    /// Replies to our queries, by reply.
+    /// Returns replies to our queries, by reply.
     pub(crate) fn replies_received(&self) -> impl Iterator<Item = (&'static str, u64)> {
         named(&REPLIES, &self.received)
     }
 
-    /// Our replies to peers, by reply.
+    /// Returns our replies to peers, by reply.
     pub(crate) fn replies_sent(&self) -> impl Iterator<Item = (&'static str, u64)> {
         named(&ANSWERS, &self.sent)
     }
 
-    /// Datagrams that were ignored, by reason.
+    /// Returns ignored datagrams, by reason.
     pub(crate) fn datagrams_ignored(&self) -> impl Iterator<Item = (&'static str, u64)> {
         named(&IGNORED, &self.ignored)
     }
 
-    /// CLR requests of peers, by result.
+    /// Returns CLR requests from peers, by result.
     pub(crate) fn clears_received(&self) -> impl Iterator<Item = (&'static str, u64)> {
         named(&CLEARS[..CLEARS_RECEIVED], &self.clears)
     }
 
-    /// CLR requests to peers, by result.
+    /// Returns CLR requests to peers, by result.
     pub(crate) fn clears_sent(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let is_sent = |(name, _): &(&str, u64)| *name != "rate";
         named(&CLEARS, &self.clears_sent).filter(is_sent)
     }
 }
 
-/// How many of [`CLEARS`] can be results of received ones.
+/// How many entries in [`CLEARS`] can be results for received CLRs.
 const CLEARS_RECEIVED: usize = 5;
 
 fn named(

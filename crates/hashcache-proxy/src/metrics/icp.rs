@@ -1,4 +1,4 @@
-//! Counters of ICP: one set for all cores, because a query costs far more than a shared addition.
+//! ICP counters: all cores share them, because a query costs far more than a shared addition.
 //!
 //! Counted by `peers`, read by `exposition`.
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hashcache_peers::icp::{Answer, Ignored};
 
-/// The counters.
+/// ICP counters.
 #[derive(Debug, Default)]
 pub(crate) struct IcpCounts {
     queries: AtomicU64,
@@ -16,20 +16,20 @@ pub(crate) struct IcpCounts {
     ignored: [AtomicU64; Unanswered::ALL.len()],
 }
 
-/// Why a datagram was ignored.
+/// Reason why a datagram was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// Its sender is no peer.
+    /// The sender is not a peer.
     Stranger,
-    /// It is no ICP message.
+    /// The datagram is not an ICP message.
     Malformed,
-    /// Another version of ICP.
+    /// The message has another ICP version.
     Version,
-    /// Another opcode.
+    /// The message has an unexpected opcode.
     Opcode,
-    /// The peer sends too many.
+    /// The peer sends too many messages.
     Rate,
-    /// A reply that no query waits for, or of which number, address or URL differ.
+    /// A reply to no pending query, or with another number, address or URL.
     Unasked,
 }
 
@@ -92,29 +92,29 @@ impl IcpCounts {
         }
     }
 
-    /// Queries sent.
+    /// Returns how many queries were sent.
     pub(crate) fn queries(&self) -> u64 {
         self.queries.load(Relaxed)
     }
 
-    /// Queries that got no reply in time.
+    /// Returns how many queries got no reply in time.
     pub(crate) fn timeouts(&self) -> u64 {
         self.timeouts.load(Relaxed)
     }
 
-    /// Replies to our queries, by answer.
+    /// Returns replies to our queries, by answer.
     pub(crate) fn replies_received(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.received.iter().zip(ANSWERS);
         counts.map(|(count, (_, name))| (name, count.load(Relaxed)))
     }
 
-    /// Replies to peers' queries, by answer.
+    /// Returns replies to peers' queries, by answer.
     pub(crate) fn replies_sent(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.sent.iter().zip(ANSWERS);
         counts.map(|(count, (_, name))| (name, count.load(Relaxed)))
     }
 
-    /// Datagrams that were ignored, by reason.
+    /// Returns ignored datagrams, by reason.
     pub(crate) fn datagrams_ignored(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.ignored.iter().zip(Unanswered::ALL);
         counts.map(|(count, (_, name))| (name, count.load(Relaxed)))

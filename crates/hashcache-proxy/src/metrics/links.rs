@@ -1,6 +1,6 @@
-//! The figures of links: one line per parent with a pin, and per child that was seen.
+//! Figures for links: a line per parent with a pin, and per child that was seen.
 //!
-//! Called by `exposition`; `server/links` gives the figures.
+//! Called by `exposition`; `server/links` supplies the figures.
 
 use std::time::Duration;
 
@@ -11,29 +11,29 @@ use serde_json::Value;
 use super::moment::Moment;
 use super::table::{AddLine, Figure, Number, Values::Lines, counter, gauge};
 
-/// One link.
+/// Figures for a link.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkFigure {
-    /// The name of the parent, or the pin of the child.
+    /// The parent's name, or the child's pin.
     pub(crate) name: String,
     pub(crate) is_up: bool,
     pub(crate) round_trip: Option<Duration>,
-    /// Received, and sent.
+    /// Bytes received and sent.
     pub(crate) bytes: [u64; 2],
-    /// Content of tunnels and of streams in chunks, received and sent.
+    /// Content in tunnels and in streams with chunks, received and sent.
     pub(crate) contents: [LinkContents; 2],
     pub(crate) coding: CodingFigures,
 }
 
-/// All links.
+/// Figures for all links.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkView {
     pub(crate) figures: Vec<LinkFigure>,
-    /// The object of `/-/links`.
+    /// Object for `/-/links`.
     pub(crate) status: Value,
 }
 
-/// The figures, each with a line for a link, or several by direction and kind.
+/// Figures for links; each has a line per link, or several by direction and kind.
 pub(super) static FIGURES: &[Figure] = &[
     counter(
         "hashcache_link_bytes",
@@ -50,7 +50,7 @@ pub(super) static FIGURES: &[Figure] = &[
         "Bytes on links of forwarded streams, coded in chunks",
         Lines(|it, add| directions(it, add, |link| link.contents.each_ref().map(|it| it.coded))),
     ),
-    // No counter: literals take a little more than their content, so it may become less.
+    // Not a counter: literals take a little more than their content, so the saving may decrease.
     gauge(
         "hashcache_link_chunk_saved_bytes",
         "Content of forwarded streams less what it took on links",
@@ -159,7 +159,7 @@ pub(super) static FIGURES: &[Figure] = &[
     ),
 ];
 
-/// Labels of index 0 (received) and index 1 (sent).
+/// Labels for index 0 (received) and index 1 (sent).
 const DIRECTIONS: [&str; 2] = ["in", "out"];
 
 fn each(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn(&LinkFigure) -> Option<Number>) {
@@ -191,7 +191,7 @@ fn by_one<const N: usize>(
     }
 }
 
-/// A line for each pair of words; `value` takes their positions.
+/// Adds a line for each pair of words; `value` takes the words' positions.
 fn by_two(
     moment: &Moment<'_>,
     add: &mut AddLine<'_>,

@@ -1,6 +1,6 @@
-//! Snapshot of all sources of metrics, for one page.
+//! Snapshot of all metric sources, for one page.
 //!
-//! Made by `exposition` for each page. What only some pages need is read when it is asked for.
+//! Made by `exposition` for each page. Data that only some pages need is read on first use.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::origins::{self, ShownOrigin};
 use super::{EngineFigures, Opened, WorkerMetrics};
 use crate::access_log::LogFigures;
 
-/// Snapshot of all sources of metrics, for one page.
+/// Snapshot of all metric sources, for one page.
 pub(super) struct Moment<'a> {
     pub(super) exposition: &'a Exposition,
     pub(super) engine: EngineFigures,
@@ -42,12 +42,12 @@ impl<'a> Moment<'a> {
         }
     }
 
-    /// A counter, over all workers.
+    /// Sums a counter over all workers.
     pub(super) fn sum(&self, count: impl Fn(&WorkerMetrics) -> &AtomicU64) -> u64 {
         self.exposition.metrics.sum(count)
     }
 
-    /// A counter for each of `names`, over all workers.
+    /// Sums the counters for `names` over all workers.
     pub(super) fn sums(
         &self,
         names: impl IntoIterator<Item = &'static str>,
@@ -58,12 +58,12 @@ impl<'a> Moment<'a> {
         names.map(|(at, name)| (name, sum(at))).collect()
     }
 
-    /// Open connections or tunnels, over all workers.
+    /// Returns the open connections or tunnels, over all workers.
     pub(super) fn open(&self, which: fn(&WorkerMetrics) -> &Opened) -> u64 {
         self.exposition.open(which)
     }
 
-    /// The origins of sites.
+    /// Returns the sites' origins.
     pub(super) fn origins(&self) -> &[ShownOrigin] {
         self.origins.get_or_init(|| {
             let sites = self.exposition.sites.as_ref();
@@ -71,7 +71,7 @@ impl<'a> Moment<'a> {
         })
     }
 
-    /// The peers that exchange summaries.
+    /// Returns the peers that exchange summaries.
     pub(super) fn summary_peers(&self) -> &[Arc<Peer>] {
         let metrics = &self.exposition.metrics;
         self.summary_peers.get_or_init(|| metrics.summary_peers())
@@ -84,7 +84,7 @@ impl<'a> Moment<'a> {
         })
     }
 
-    /// Quotas and rates; `None` while no limit was named.
+    /// Returns quotas and rates; `None` while no limit was named.
     pub(super) fn limiter(&self) -> Option<&LimiterFigures> {
         let figures = self.limiter.get_or_init(|| {
             let limiter = self.exposition.limiter.as_ref();
@@ -93,7 +93,7 @@ impl<'a> Moment<'a> {
         Some(figures).filter(|figures| !figures.limits.is_empty())
     }
 
-    /// The expiry of the certificate authority, seconds since 1970.
+    /// Returns the certificate authority's expiry, seconds since 1970.
     pub(super) fn authority_ends(&self) -> Option<u64> {
         let end = self.exposition.metrics.authority_ends.load(Relaxed);
         Some(end).filter(|end| *end > 0)

@@ -1,9 +1,9 @@
-//! The origins of sites on `/metrics`.
+//! Figures for the sites' origins on `/metrics`.
 //!
 //! Called by `exposition` at each scrape.
 //!
-//! Invariant: at most [`ORIGINS_SHOWN`] origins have numbers of their own, so that the page stays
-//! small for any configuration; all others together are `site="other",origin="other"`.
+//! Invariant: at most [`ORIGINS_SHOWN`] origins have separate lines, so the page stays small for
+//! any configuration; all others are summed under `site="other",origin="other"`.
 
 use hashcache_site::counters::OriginFigures;
 use hashcache_site::live::LiveSites;
@@ -11,7 +11,7 @@ use hashcache_site::live::LiveSites;
 use super::moment::Moment;
 use super::table::{AddLine, Figure, Number, Values::Lines, counter, gauge};
 
-/// The figures, each with a line for an origin.
+/// Figures for origins; each has a line per origin.
 pub(super) static FIGURES: &[Figure] = &[
     counter(
         "hashcache_site_origin_requests",
@@ -61,14 +61,14 @@ fn lines(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn(&OriginFigures) -
     }
 }
 
-/// An origin with a line of its own, or all others.
+/// An origin with a separate line, or the sum over all others.
 pub(super) struct ShownOrigin {
     site: String,
     origin: String,
     figures: OriginFigures,
 }
 
-/// The origins that have numbers of their own, and the sum of the others if there are any.
+/// Returns the origins with separate lines, and the sum over the others if there are any.
 pub(super) fn shown(sites: &LiveSites) -> Vec<ShownOrigin> {
     let mut shown: Vec<ShownOrigin> = Vec::new();
     for site in sites.all() {
@@ -96,7 +96,7 @@ pub(super) fn shown(sites: &LiveSites) -> Vec<ShownOrigin> {
     shown
 }
 
-/// Origins with numbers of their own: 300 sites of three.
+/// Maximum origins with separate lines: 300 sites with three origins each.
 const ORIGINS_SHOWN: usize = 900;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The figures of queries to peers and of their digests.
+//! Figures for queries to peers, and for peers' digests.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::table::{
     counter, gauge,
 };
 
-/// ICP.
+/// ICP figures.
 pub(super) static ICP: &[Figure] = &[
     counter(
         "hashcache_icp_queries",
@@ -52,7 +52,7 @@ pub(super) static ICP: &[Figure] = &[
     ),
 ];
 
-/// HTCP.
+/// HTCP figures.
 pub(super) static HTCP: &[Figure] = &[
     counter(
         "hashcache_htcp_queries",
@@ -101,7 +101,7 @@ pub(super) static HTCP: &[Figure] = &[
     ),
 ];
 
-/// Digests and their updates.
+/// Figures for digests and summary updates.
 pub(super) static DIGESTS: &[Figure] = &[
     gauge(
         "hashcache_peer_digest_entries",
@@ -135,7 +135,7 @@ pub(super) static DIGESTS: &[Figure] = &[
     ),
 ];
 
-/// A line for each peer whose digest is known: its entries and its age.
+/// Adds a line for each peer with a known digest: the entry count or the age.
 fn digests(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn((u32, Duration)) -> u64) {
     let now = Instant::now();
     for peer in moment.summary_peers() {
@@ -145,7 +145,7 @@ fn digests(moment: &Moment<'_>, add: &mut AddLine<'_>, value: fn((u32, Duration)
     }
 }
 
-/// A line for each peer that exchanges digests.
+/// Adds a line for each peer that exchanges digests.
 fn learned(moment: &Moment<'_>, add: &mut AddLine<'_>, count: fn(LearnedCounts) -> u64) {
     for peer in moment.summary_peers() {
         let count = count(peer.learned.counts());

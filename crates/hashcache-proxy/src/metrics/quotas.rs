@@ -1,9 +1,9 @@
-//! Quotas and rates of clients on `/metrics`.
+//! Figures for clients' quotas and rates on `/metrics`.
 //!
-//! Called by `exposition` at each scrape. Without limits in use there is nothing to show.
+//! Called by `exposition` at each scrape. Without limits in use there are no lines.
 //!
-//! Invariant: a label is the name of a limit, of which a configuration has at most 64. Clients and
-//! users have no numbers here.
+//! Invariant: a label is the name of a limit, and a configuration has at most 64 limits. Clients
+//! and users are not labels here.
 
 use hashcache_access::quota::LimitFigures;
 
@@ -14,7 +14,7 @@ use super::table::{
     counter, gauge,
 };
 
-/// The figures.
+/// Figures for quotas and rates.
 pub(super) static FIGURES: &[Figure] = &[
     gauge(
         "hashcache_quota_subjects",

@@ -1,9 +1,9 @@
 //! One row per metric: name, help, kind, labels, value, and path in `/stats`.
 //!
 //! The rows are in `figures`, `peers`, `origins`, `links` and `quotas`. `exposition` makes
-//! `/metrics` and `/stats` of them, so a metric is added by one row.
+//! `/metrics` and `/stats` from them, so a new metric needs only a row.
 //!
-//! Cost: nothing until a page is asked for.
+//! Cost: nothing until a page is requested.
 
 use std::fmt;
 
@@ -16,27 +16,27 @@ use super::moment::Moment;
 /// Callback for one sample: labels and value.
 pub(super) type AddLine<'a> = dyn FnMut(&[(&str, &str)], Number) + 'a;
 
-/// A value.
+/// A sample's value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Whole(u64),
     Real(f64),
-    /// In `/metrics` 1 or 0.
+    /// 1 or 0 in `/metrics`.
     Truth(bool),
 }
 
-/// The values of a metric.
+/// Source of a metric's values.
 #[derive(Clone, Copy)]
 pub(super) enum Values {
     Whole(fn(&Moment<'_>) -> u64),
     Real(fn(&Moment<'_>) -> f64),
-    /// In `/metrics` 1 or 0, in `/stats` true or false.
+    /// 1 or 0 in `/metrics`, true or false in `/stats`.
     Truth(fn(&Moment<'_>) -> bool),
     /// An optional number; without it no sample in `/metrics` and null in `/stats`.
     Maybe(fn(&Moment<'_>) -> Option<u64>),
     /// One sample per value of this label.
     Words(&'static str, fn(&Moment<'_>) -> Vec<(&'static str, u64)>),
-    /// Any number of samples, with any labels; never in `/stats`.
+    /// Any samples, with any labels; never in `/stats`.
     Lines(fn(&Moment<'_>, &mut AddLine<'_>)),
 }
 
@@ -84,7 +84,7 @@ impl Figure {
         self
     }
 
-    /// Whether the path in `/stats` begins with `keys`.
+    /// Returns true if the path in `/stats` starts with `keys`.
     pub(super) fn is_below(&self, keys: &str) -> bool {
         self.stats.starts_with(keys)
     }
@@ -109,14 +109,14 @@ impl Figure {
         }
     }
 
-    /// Writes the metric to `/metrics`; nothing without samples.
+    /// Writes the metric to `/metrics`, or nothing without samples.
     pub(super) fn encode(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
         moment: &Moment<'_>,
     ) -> fmt::Result {
         let mut result = Ok(());
-        // The head is written with the first line.
+        // The descriptor is written with the first line.
         let (mut encoder, mut family) = (Some(encoder), None);
         self.each_line(moment, &mut |labels, number| {
             if result.is_err() {
@@ -184,7 +184,7 @@ impl Figure {
     }
 }
 
-/// Puts `value` at these keys, with dots between them.
+/// Inserts `value` at a path of keys with dots between them.
 pub(super) fn insert(object: &mut Map<String, Value>, path: &str, value: Value) {
     match path.split_once('.') {
         None => drop(object.insert(path.to_owned(), value)),

@@ -1,9 +1,10 @@
-//! The page `/ca`: how a device can trust the authority of this proxy, and whether it does.
+//! The page `/ca`: explains how a device can trust the authority of this proxy, and tests if it
+//! does.
 //!
 //! Called by `request::own` if there is an authority.
 //!
-//! Invariant: the page loads only the answer of the self-test, from a host that only this proxy can
-//! answer for. Its one script is a constant, allowed by its hash in the page's policy.
+//! Invariant: the page loads only the response of the self-test, from a host for which only this
+//! proxy can answer. The only script is a constant, and the page's policy allows it by hash.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -23,23 +24,23 @@ use qrcodegen::{QrCode, QrCodeEcc};
 
 use super::{PageReader, page, printable};
 
-/// The content of the page.
+/// Page content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CaPage<'a> {
     /// The authority to trust.
     pub(crate) authority: &'a CertificateAuthority,
-    /// The URL under which the client reaches us.
+    /// URL under which the client reaches this proxy.
     pub(crate) url: &'a Origin,
-    /// The reader of the page.
+    /// Reader type.
     pub(crate) reader: PageReader,
 }
 
-/// The response for `path`, if there is one.
+/// Returns the response for `path`, if there is one.
 pub(crate) fn ca(path: &str, wanted: &CaPage<'_>) -> Option<Response<Bytes>> {
     let authority = wanted.authority;
     let (kind, content) = match path {
         "/ca" => return Some(wanted.page()),
-        // The type by which Android and Firefox recognise a certificate.
+        // Android and Firefox recognise a certificate by this type.
         "/ca.crt" => (
             "application/x-x509-ca-cert",
             Bytes::copy_from_slice(authority.root_der()),
@@ -78,7 +79,7 @@ impl CaPage<'_> {
     fn html(&self) -> String {
         let (authority, url) = (self.authority, self.url);
         let name = printable(authority.name());
-        // May wrap between bytes, and is copied without changes.
+        // May wrap between bytes, but is copied without changes.
         let fingerprint = authority.fingerprint().to_string().replace(':', ":<wbr>");
         let until = date(authority.not_after());
         let mut main = format!(
@@ -167,11 +168,11 @@ impl CaPage<'_> {
 enum Step {
     /// A description in HTML.
     Do(&'static str),
-    /// A command for a terminal; `{url}` stands for our URL.
+    /// A command for a terminal; `{url}` stands for this proxy's URL.
     Type(&'static str),
 }
 
-/// The steps for each system, the most common ones first.
+/// Steps for each system, the most common systems first.
 const SYSTEMS: &[(&str, &[Step])] = &[
     (
         "Windows",
@@ -277,7 +278,7 @@ const LIMITS: &str = "On Android, only browsers trust a certificate that you ins
     own servers. All of them continue to work: after two failed tries, their traffic passes \
     through encrypted and is not stored.";
 
-/// The self-test: shows one of four results.
+/// The self-test: shows one result out of four.
 const TEST: &str = "\
 <div role=status><p class=a id=w>Testing whether this device trusts the certificate…</p>\
 <p class=a id=y hidden><b>✓ This device trusts the certificate.</b> You do not need to do \
@@ -290,7 +291,8 @@ the <a href=/>first page</a>, then <a href=/ca>test again</a>.</p></div>\
 means that this device trusts the certificate; a warning, that it does not trust it yet; no page, \
 that it does not use the proxy.</p></noscript>";
 
-/// An answer over https means trust; if there is only one over http, the proxy is at least used.
+/// A response over https means trust; a response only over http means that at least the proxy is
+/// used.
 const SCRIPT: &str = "\
 (function(){\
 function ask(u){return fetch(u+'://trust-test.hashcache.internal/ok',\
@@ -309,7 +311,7 @@ details{border-top:1px solid var(--l)}\
 summary{padding:.6rem 0;cursor:pointer}\
 details p,details pre{margin:0 0 .8rem}";
 
-/// Only our script may run, and it may only fetch the self-test.
+/// Only this script may run, and it may only fetch the self-test.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let hash = BASE64.encode(sha256(SCRIPT.as_bytes()));
     let policy = format!(
@@ -319,7 +321,8 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).expect("letters, digits and signs alone")
 });
 
-/// The page's own URL as a QR code, unless the URL would lead to the scanning device itself.
+/// Returns the page's own URL as a QR code, unless the URL would lead to the scanning device
+/// itself.
 fn qr_code(url: &Origin) -> Option<String> {
     let is_here = match &url.authority.host {
         Host::Name(name) => &**name == "localhost" || name.ends_with(".localhost"),
@@ -351,10 +354,10 @@ fn qr_code(url: &Origin) -> Option<String> {
     Some(svg)
 }
 
-/// White around a code, in modules (ISO/IEC 18004).
+/// White margin around a code, in modules (ISO/IEC 18004).
 const QUIET: i32 = 4;
 
-/// The certificate as a profile for iOS and macOS.
+/// Returns the certificate as a profile for iOS and macOS.
 fn profile(authority: &CertificateAuthority) -> String {
     let name = printable(authority.name());
     let name = Escaped(&name);
@@ -384,7 +387,7 @@ fn profile(authority: &CertificateAuthority) -> String {
     )
 }
 
-/// A UUID from 16 bytes (RFC 9562, version 8): equal for equal profiles.
+/// Returns a UUID from 16 bytes (RFC 9562, version 8): equal for equal profiles.
 fn uuid(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(36);
     for (at, byte) in bytes.iter().enumerate() {

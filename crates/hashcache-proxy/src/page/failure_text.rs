@@ -1,10 +1,10 @@
-//! Explanations of failures on the error page.
+//! Explains failures on the error page.
 //!
-//! Called by `page` alone. The text is for the person at the client: what happened, then what to
-//! do, with the name of a flag if one helps.
+//! Called only by `page`. The text is for the person at the client: first the problem, then the
+//! advice, with the name of a flag if it helps.
 //!
-//! Invariant: the only parts that are not ours are the host and the operator's words about a rule;
-//! `page` escapes all text.
+//! Invariant: the only foreign parts are the host and the operator's text about a rule; `page`
+//! escapes all text.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,18 +14,18 @@ use hashcache_base::failure::{Failure, QuotaDenial, RuleDenial};
 use hashcache_base::frame::Size;
 use http::StatusCode;
 
-/// The explanation of a failure.
+/// Explanation for a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Explanation {
-    /// The title of the page, a few words.
+    /// Page title, a few words.
     pub(super) title: &'static str,
-    /// What happened, one or two sentences.
+    /// The problem, one or two sentences.
     pub(super) happened: Cow<'static, str>,
-    /// What to do about it.
+    /// The advice.
     pub(super) advice: Cow<'static, str>,
 }
 
-/// The explanation of a failed request for `host`.
+/// Explains a failed request for `host`.
 pub(super) fn explain(failure: &Failure, host: Option<&str>) -> Explanation {
     let site = host.map_or(Cow::Borrowed("the site"), |host| {
         Cow::Owned(format!("“{host}”"))
@@ -357,12 +357,12 @@ pub(super) fn explain(failure: &Failure, host: Option<&str>) -> Explanation {
     }
 }
 
-/// The person to ask.
+/// Returns the person to contact.
 fn person(contact: Option<&str>) -> &str {
     contact.unwrap_or("the operator of the proxy")
 }
 
-/// Which quota is used up, and until when.
+/// Names the used-up quota and the time at which it starts anew.
 fn used_up(denial: &QuotaDenial, site: &str) -> String {
     format!(
         "The request to {site} needs the Internet, and the quota “{}” of {} per {} is used up. \
@@ -374,7 +374,7 @@ fn used_up(denial: &QuotaDenial, site: &str) -> String {
     )
 }
 
-/// Which rule refuses a request, and why.
+/// Names the rule that refuses a request, and the reason.
 fn denied_by(denial: &RuleDenial, site: &str) -> String {
     let what = format!(
         "A rule of this proxy, “{}”, does not allow this request to {site}.",
@@ -386,8 +386,8 @@ fn denied_by(denial: &RuleDenial, site: &str) -> String {
     }
 }
 
-/// The advice for a refused request, by its status; by its reason where the same status is sent for
-/// faults of different parties.
+/// Returns the advice for a refused request: by status, and by reason if different parties can
+/// cause the same status.
 fn refused_advice(status: StatusCode, reason: &str) -> &'static str {
     let is_about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
     match status {
@@ -475,7 +475,7 @@ impl fmt::Display for SecondsText {
     }
 }
 
-/// A name for the site at the start of a sentence.
+/// The site's name at the start of a sentence.
 struct Capital<'a>(&'a str);
 
 impl fmt::Display for Capital<'_> {

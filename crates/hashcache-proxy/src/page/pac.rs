@@ -3,11 +3,12 @@
 //! Called by `request::own` for `/proxy.pac` and `/wpad.dat`.
 //!
 //! Invariant: the script contains only configured values and the authority under which this client
-//! has reached us. Destinations that a proxy refuses by default are connected to directly, decided
-//! by name or literal alone: a DNS lookup would delay every page on a slow line.
+//! has reached the proxy. The browser connects directly to destinations that a proxy refuses by
+//! default. Only the name or literal decides this, because a DNS lookup would delay every page on a
+//! slow line.
 //!
-//! With several proxies, a hash of the host decides, so that each stores other sites. If one does
-//! not answer, the browser takes the next one for that host (the first form of CARP).
+//! With several proxies, a hash of the host decides, so that each proxy stores other sites. If a
+//! proxy does not answer, the browser takes the next proxy for that host (the first form of CARP).
 
 use bytes::Bytes;
 use hashcache_http::{Host, Origin, Scheme};
@@ -15,8 +16,8 @@ use http::{HeaderValue, Response, header};
 
 use crate::settings::Fail;
 
-/// The script for a client that reaches the proxy at `proxy`; it uses `proxies` instead, if there
-/// are any.
+/// Returns the script for a client that reaches the proxy at `proxy`; the script uses `proxies`
+/// instead, if there are any.
 pub(crate) fn pac(proxy: &Origin, proxies: &[Origin], fail: Fail) -> Response<Bytes> {
     let otherwise = match fail {
         Fail::Open => "; DIRECT",
@@ -58,13 +59,13 @@ pub(crate) fn pac(proxy: &Origin, proxies: &[Origin], fail: Fail) -> Response<By
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/x-ns-proxy-autoconfig"),
     );
-    // The proxy's address may change with the client's network.
+    // The proxy's address may differ in another network of the client.
     fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
-/// A proxy as scripts name it. With the port: `PROXY host` means port 80 to some clients and 1080
-/// to others.
+/// Returns a proxy in PAC syntax. The port is always written, because `PROXY host` means port 80 to
+/// some clients and 1080 to others.
 fn word(proxy: &Origin) -> String {
     let kind = match proxy.scheme {
         Scheme::Https => "HTTPS",
@@ -73,8 +74,9 @@ fn word(proxy: &Origin) -> String {
     format!("{kind} {}", proxy.authority)
 }
 
-/// Statements that return `proxies` in the order of a hash of the host with each of them (highest
-/// random weight): without one of them, only its hosts move. The hash is FNV-1a with a final mix.
+/// Returns statements that sort `proxies` by a hash of the host with each proxy (highest random
+/// weight): if a proxy is removed, only the hosts of that proxy move. The hash is FNV-1a with a
+/// final mix.
 fn by_hash(proxies: &[Origin], otherwise: &str) -> String {
     let words: Vec<_> = proxies
         .iter()

@@ -1,9 +1,9 @@
-//! The page that shows a person what is left of their quotas, and which other limits they have.
+//! The page that shows a person their remaining quotas and their other limits.
 //!
 //! Called by `request::own` for `http://proxy/quota` and for `/quota` of the proxy itself.
 //!
-//! Invariant: the page shows the usage of the requesting client or user only. The usage of a limit
-//! with `per = "all"` is shown to everyone.
+//! Invariant: the page shows only the requesting client's or user's usage. The usage of a limit
+//! with `per = "all"` is shown to all clients.
 
 use std::fmt::Write as _;
 
@@ -14,18 +14,18 @@ use http::{Response, StatusCode};
 
 use super::{PageReader, page};
 
-/// What the page is made of.
+/// Input for the page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QuotaPage<'a> {
     /// The user, if known.
     pub(crate) user: Option<&'a str>,
     pub(crate) standings: &'a [Standing],
-    /// The person to ask for more.
+    /// Person to contact for more.
     pub(crate) contact: Option<&'a str>,
     pub(crate) reader: PageReader,
 }
 
-/// The page.
+/// Returns the page.
 pub(crate) fn quota(shown: &QuotaPage<'_>) -> Response<Bytes> {
     let title = "What you have left";
     let contact = shown.contact.unwrap_or("the operator of the proxy");
@@ -67,7 +67,7 @@ pub(crate) fn quota(shown: &QuotaPage<'_>) -> Response<Bytes> {
     page(StatusCode::OK, shown.reader, body)
 }
 
-/// The name of a limit, and for whom it is.
+/// Returns a limit's name and the subject that it limits.
 fn heading(standing: &Standing, user: Option<&str>) -> String {
     let whose = match (standing.limit.per, user) {
         (LimitPer::All, _) => "for all together".to_owned(),

@@ -1,18 +1,19 @@
 //! The reply to a peer's query: HIT if a plain GET of the URL would be answered from the store now
-//! and for some time, and if the access rules let the peer have it.
+//! and for some time, and if the access rules let the peer have the response.
 //!
-//! A query by ICP, and one by HTCP from Squid, says nothing about request fields. For such a query
-//! a response with `Vary: Accept-Encoding` and nothing else is a HIT whichever variant is stored:
-//! clients send few values, so the request that follows is mostly for that variant, and if not it
-//! costs a 504. For other fields a guess would mostly be wrong, so only the variant of a request
-//! without these fields is a HIT.
+//! A query by ICP, or by HTCP from Squid, contains no request fields. For such a query a response
+//! with `Vary: Accept-Encoding` and nothing else is a HIT whichever variant is stored: clients send
+//! few values, so the request that follows is mostly for that variant; otherwise it costs a 504.
+//! For other fields a guess would mostly be wrong, so only the variant of a request without these
+//! fields is a HIT.
 //!
 //! Called by `udp` and `htcp`. Calls `hashcache-store`.
 //!
-//! Invariants: memory alone decides about most misses; the disk is read for at most [`READS_MAX`]
-//! queries at once, [`READS_OF_PEER_MAX`] of one peer, each for at most [`READ_TIME`], else the
-//! reply is MISS. Nothing is fetched.
-//! Cost: one lookup. The read of a hit is not lost: the object is in memory when it is requested.
+//! Invariants: most misses are decided from memory; the disk is read for at most [`READS_MAX`]
+//! queries at once, [`READS_OF_PEER_MAX`] of one peer, each for at most [`READ_TIME`], otherwise
+//! the reply is MISS. Nothing is fetched.
+//! Cost: one lookup. The read of a hit is not wasted: the object is in memory when the request for
+//! it arrives.
 
 use std::collections::HashMap;
 use std::future::{Future as _, poll_fn};
@@ -44,7 +45,7 @@ pub(super) struct Answerer {
     reads: Reads,
 }
 
-/// A reply, or the disk must be read for it.
+/// A reply, or a disk read that decides it.
 pub(super) enum Begun<F> {
     Answer(Answer),
     Reading(F),
@@ -59,7 +60,7 @@ impl Answerer {
         }
     }
 
-    /// Begins to answer a query for `url` of the peer at `from`, with the fields of the request
+    /// Starts to answer a query for `url` from the peer at `from`, with the fields of the request
     /// that would follow, if they are known.
     pub(super) async fn begin(
         &self,
@@ -76,7 +77,8 @@ impl Answerer {
             AccessAction::NoCache => return Begun::Answer(Answer::Miss),
             AccessAction::Allow | AccessAction::Tunnel | AccessAction::Limit => {}
         }
-        // What https URLs are stored is nobody's business on a line that others can read.
+        // Stored https URLs are confidential, and ICP and HTCP datagrams are readable on the
+        // network.
         let is_open = target.scheme == Scheme::Http && self.common.mode == Mode::Forward;
         let key = cache_key(Space::Own, &target).filter(|_| is_open);
         let Some(key) = key.filter(|key| self.cache.contains_hint(key)) else {
@@ -104,14 +106,15 @@ impl Answerer {
         })
     }
 
-    /// What the access rules say about the GET that would follow a query of the peer at `from`.
+    /// Returns the action of the access rules for the GET that would follow a query from the peer
+    /// at `from`.
     fn permitted(&self, from: IpAddr, authority: &Authority) -> AccessAction {
         let access = ClientAccess::new(from, &self.common.live());
         access.of_query(&self.common, authority)
     }
 }
 
-/// Whether the store can answer a GET with these fields.
+/// Returns true if the store can answer a GET with these fields.
 async fn of_store(common: &Common, cache: &Cache, key: &[u8], fields: Option<HeaderMap>) -> bool {
     let is_known = fields.is_some();
     let fields = fields.unwrap_or_default();
@@ -139,7 +142,7 @@ async fn of_store(common: &Common, cache: &Cache, key: &[u8], fields: Option<Hea
     first.is_some_and(|(hit, stored)| is_by_encoding(&stored) && is_good(&hit, &stored))
 }
 
-/// Whether Accept-Encoding and nothing else chooses the response, with or without a word in Vary.
+/// Returns true if only Accept-Encoding selects the response, with or without Vary.
 fn is_by_encoding(stored: &StoredResponse) -> bool {
     match Vary::parse(&stored.fields) {
         Vary::Fields(names) => names == [ACCEPT_ENCODING],
@@ -148,11 +151,11 @@ fn is_by_encoding(stored: &StoredResponse) -> bool {
     }
 }
 
-/// Queries that wait for the disk, by the address of the peer.
+/// Queries that wait for the disk, by the peer's address.
 #[derive(Clone, Default)]
 struct Reads(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
-/// Permission to wait for the disk; returned when dropped.
+/// Permission to wait for the disk; released when dropped.
 struct ReadPermit {
     reads: Reads,
     from: IpAddr,
@@ -163,7 +166,7 @@ impl Reads {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Permission for one more query of the peer at `from`.
+    /// Takes a permission for another query from the peer at `from`.
     fn take(&self, from: IpAddr) -> Option<ReadPermit> {
         let mut counts = self.counts();
         let of_peer = counts.get(&from).copied().unwrap_or(0);
@@ -188,13 +191,13 @@ impl Drop for ReadPermit {
     }
 }
 
-/// How long the response must stay fresh: until the peer has fetched it and used it.
+/// How long the response must stay fresh, so that the peer can fetch and use it.
 const FRESH_FOR: Seconds = Seconds::new(30);
-/// Maximum number of queries that wait for the disk.
+/// Maximum queries that wait for the disk.
 const READS_MAX: usize = 16;
-/// Maximum number of reads for the queries of one peer.
+/// Maximum reads for one peer's queries.
 const READS_OF_PEER_MAX: usize = 8;
-/// How long a query waits for the disk: a peer does not wait much longer for its reply.
+/// How long a query waits for the disk: a peer does not wait much longer for the reply.
 const READ_TIME: Duration = Duration::from_millis(30);
 
 #[cfg(test)]

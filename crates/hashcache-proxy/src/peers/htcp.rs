@@ -3,11 +3,11 @@
 //! Run by `server` on the main thread; hands TST to `answer`, CLR to `purge` of `hashcache-store`
 //! and responses to `queries`.
 //!
-//! Invariants: datagrams from other addresses than those of peers are not even parsed. A peer with
-//! a key is believed nothing that its key has not signed. Only peers whose settings say so remove
-//! anything, [`CLEARS_MAX`] URLs a second each. No peer gets more than [`RATE_MAX`] replies a
-//! second. An unsigned reply is never longer than its question: it carries no fields. Memory does
-//! not grow with the number of datagrams.
+//! Invariants: datagrams from addresses that are not a peer's are not even parsed. From a peer with
+//! a key, only messages signed with that key are accepted. Only peers with the setting for it may
+//! remove URLs, at most [`CLEARS_MAX`] a second each. No peer gets more than [`RATE_MAX`] replies a
+//! second. An unsigned reply is never longer than the request, because it carries no fields. Memory
+//! does not grow with the number of datagrams.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use crate::queries::{Queries, REMEMBERED, check, message};
 use crate::settings::Mode;
 use crate::worker::Common;
 
-/// Receives until the task is ended. `is_ending` says whether clients are no longer accepted.
+/// Receives until the task is aborted. `is_ending` returns true if clients are no longer accepted.
 pub(crate) async fn serve(
     (common, cache): (Arc<Common>, Cache),
     socket: UdpSocket,
@@ -84,13 +84,13 @@ struct Receiver {
     common: Arc<Common>,
     cache: Cache,
     answerer: Answerer,
-    /// The address of our socket, which signatures cover.
+    /// Our socket's address, which signatures cover.
     own: SocketAddr,
     rates: Rates,
     clears: Rates,
 }
 
-/// Where and how a request is answered.
+/// Destination and parameters for a reply to a request.
 struct Asker {
     queries: Arc<Queries>,
     peer: Arc<Peer>,
@@ -157,7 +157,7 @@ impl Receiver {
         }
     }
 
-    /// Why a message is refused whatever it asks.
+    /// Returns the reason to refuse a message, independent of the operation.
     fn refusal(&self, asker: &Asker, message: &Message<'_>, from: SocketAddr) -> Option<Failure> {
         let Asker { queries, peer, .. } = asker;
         if let Err(error) = check(peer, message, (from, self.own), queries.now()) {
@@ -166,7 +166,7 @@ impl Receiver {
         }
         let live = self.common.live();
         if ClientAccess::new(from.ip(), &live).refused(&live).is_some() {
-            // Its requests would be refused.
+            // Requests of this peer would be refused.
             debug!(
                 peer = peer.name(),
                 "HTCP message of a peer that is no client"
@@ -182,7 +182,7 @@ impl Receiver {
             return asker.answer(Answer::Miss);
         };
         let from = asker.ends.destination.ip();
-        // Squid sends none, whatever the request has.
+        // Squid sends no fields, whatever fields the request has.
         let fields = (!fields.is_empty()).then_some(fields);
         match self.answerer.begin((from, specifier.uri), fields).await {
             Begun::Answer(answer) => asker.answer(answer),
@@ -192,7 +192,7 @@ impl Receiver {
         }
     }
 
-    /// Removes what a peer wants to be removed, if it may: at once, and durably within a second.
+    /// Removes a CLR's URL, if the peer may do so: at once, and durably within a second.
     fn clear(&mut self, peer: &Peer, specifier: &Specifier<'_>, from: IpAddr) -> ClearResult {
         let htcp = peer.settings.htcp.as_ref();
         if !htcp.is_some_and(|htcp| htcp.obeys_clear) {
@@ -202,7 +202,7 @@ impl Receiver {
             return ClearResult::Rate;
         }
         let target = Target::parse_url(&octet_text(specifier.uri)).ok();
-        // What https URLs are stored is not told in clear.
+        // Stored https URLs are confidential, so an unencrypted reply must not reveal them.
         let is_open =
             |target: &Target| target.scheme == Scheme::Http && self.common.mode == Mode::Forward;
         let Some(target) = target.filter(is_open) else {
@@ -210,7 +210,7 @@ impl Receiver {
         };
         let key = cache_key(self.common.space(), &target);
         let was_stored = key.is_some_and(|key| self.cache.contains_hint(&key));
-        // Also if it was not: a fetch that runs now must not be joined any more.
+        // Also if it was not stored, so that no new request joins a fetch that is running now.
         let client = Network::of(from);
         if !self.common.purger.invalidate_for_peer(client, target) {
             return ClearResult::Rate;
@@ -245,14 +245,14 @@ impl Asker {
             ClearResult::Absent => Cleared::Absent,
             ClearResult::Kept => Cleared::Kept,
             ClearResult::Refused => return self.refuse(opcode, failure),
-            // Without an answer the peer tries again.
+            // Without a reply the peer tries again.
             ClearResult::Rate | ClearResult::NoReply | ClearResult::Unsent => return,
         };
         self.reply(&Response::Clr(cleared), HtcpAnswer::Clear);
     }
 
-    /// Refuses a message. A peer that is not believed gets no signature either: its address may be
-    /// forged, and a signature makes the answer longer than the question.
+    /// Refuses a message. A reply to a message with a failed authentication is not signed either:
+    /// the address may be forged, and a signature would make the reply longer than the request.
     fn refuse(&self, opcode: u8, failure: Failure) {
         let body = Body::Response(Response::Refused { opcode, failure });
         let numbers = (self.minor, self.transaction);
@@ -270,7 +270,7 @@ impl Asker {
         self.send(self.signed(&Body::Response(*response)), answer);
     }
 
-    /// A datagram that is signed if the peer has a key.
+    /// Returns a datagram, signed if the peer has a key.
     fn signed(&self, body: &Body<'_>) -> Option<Vec<u8>> {
         let numbers = (self.minor, self.transaction);
         message(&self.peer, numbers, body, self.ends, self.queries.now()).ok()
@@ -284,7 +284,7 @@ impl Asker {
     }
 }
 
-/// The peer that sent a datagram. Several peers may share an address: then the port decides.
+/// Returns the peer that sent a datagram. If several peers share an address, the port decides.
 fn peer_of(common: &Common, from: SocketAddr) -> Option<Arc<Peer>> {
     let live = common.live();
     let port = |peer: &Arc<Peer>| peer.settings.htcp.as_ref().map(|htcp| htcp.port);
@@ -296,7 +296,7 @@ fn peer_of(common: &Common, from: SocketAddr) -> Option<Arc<Peer>> {
     Some(Arc::clone(same.unwrap_or(first)))
 }
 
-/// The request fields of a TST; `None` if they are no fields.
+/// Parses a TST's request fields; `None` if they are malformed.
 fn fields(lines: &[u8]) -> Option<HeaderMap> {
     let mut fields = HeaderMap::new();
     if lines.is_empty() {
@@ -316,9 +316,9 @@ fn fields(lines: &[u8]) -> Option<HeaderMap> {
     (length == lines.len()).then_some(fields)
 }
 
-/// Maximum number of CLR requests of one peer in a second that are obeyed.
+/// Maximum CLR requests from one peer that are obeyed in a second.
 const CLEARS_MAX: u32 = 100;
-/// Maximum number of request fields in a TST.
+/// Maximum request fields in a TST.
 const FIELDS_MAX: usize = 64;
 
 #[cfg(test)]

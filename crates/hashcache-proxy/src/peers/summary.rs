@@ -1,12 +1,13 @@
-//! Builds our own summary, keeps it up, and sends updates of it.
+//! Builds our own summary, keeps it up to date, and sends updates.
 //!
-//! Run by `server` on the main thread; the scan of a build has a thread of its own, because it
-//! waits for the disk.
+//! Run by `server` on the main thread; the scan of a build has a separate thread, because it waits
+//! for the disk.
 //!
-//! Invariants: there is a summary only while a peer wants it. At most one build at a time, at most
-//! 1/20 of the time of a disk. No peer gets more than 1 Mbit/s of updates.
-//! Cost: one wake-up a second; four with such peers while their updates are of use. A build reads
-//! the lists of the log, 56 bytes an object, and needs the memory of a second filter meanwhile.
+//! Invariants: there is a summary only while a peer wants it. At most one build runs at a time, and
+//! uses at most 1/20 of the time of a disk. No peer gets more than 1 Mbit/s of updates.
+//! Cost: one wake-up a second; four while such peers exist and their updates are useful. A build
+//! reads the lists of the log, 56 bytes per object, and needs the memory of a second filter
+//! meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +26,7 @@ use tracing::{info, warn};
 
 use crate::worker::Common;
 
-/// Keeps the summary until the process ends. `is_ending` says whether clients are no longer
+/// Keeps the summary until the process stops. `is_ending` returns true if clients are no longer
 /// accepted.
 pub(crate) async fn keep(common: Arc<Common>, cache: Cache, is_ending: impl Fn() -> bool) {
     let mut keeper = Keeper {
@@ -47,19 +48,19 @@ pub(crate) async fn keep(common: Arc<Common>, cache: Cache, is_ending: impl Fn()
 struct Keeper {
     common: Arc<Common>,
     cache: Cache,
-    /// Reports of the engine; there while a peer wants the summary.
+    /// The engine's reports; present while a peer wants the summary.
     observation: Option<Observation>,
     build: Option<Build>,
-    /// When the last build ended, well or not.
+    /// The last build's time and result.
     built: Option<(Instant, Built)>,
     updates: Updates,
-    /// Reports of the last step.
+    /// Reports in the last step.
     reports: usize,
-    /// The log has said why there is no summary.
+    /// True if the reason for a missing summary was logged.
     has_complained: bool,
 }
 
-/// A build that is under way. Its thread ends soon after this is dropped.
+/// A running build. Its thread stops soon after this is dropped.
 struct Build {
     ended: Receiver<Built>,
     is_given_up: Arc<AtomicBool>,
@@ -71,24 +72,24 @@ impl Drop for Build {
     }
 }
 
-/// How a build has ended.
+/// Build result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Built {
     Done,
-    /// There is no memory for the smallest filter.
+    /// The smallest filter does not fit in the memory.
     NoMemory,
-    /// The store is not ready or does not take part, or the policy has no lists.
+    /// The store is not ready or is out of service, or the policy has no lists.
     NoStore,
 }
 
 impl Keeper {
-    /// The time until the next step.
+    /// Returns the time until the next step.
     fn pause(&self) -> Duration {
         match self.build {
-            // Peers that start at the same time ask for the first summary at once.
+            // Peers that start at the same time request the first summary at once.
             Some(_) => TICK_BUILDING,
             None if self.reports > REPORTS_MANY => TICK,
-            // Without peers that want a summary nothing is observed.
+            // Without peers that want a summary there is no observation.
             None if self.observation.is_some() && self.common.summary.is_used() => TICK,
             None if self.common.summary.has_updates() => TICK,
             None => TICK_QUIET,
@@ -194,7 +195,7 @@ impl Keeper {
         let summary = &common.summary;
         match ended {
             Built::Done => {
-                // What was reported meanwhile first.
+                // Apply the reports from the time of the build first.
                 summary.absorb(self.updates, common.now());
                 summary.end_build(self.updates, common.now());
                 self.has_complained = false;
@@ -204,7 +205,7 @@ impl Keeper {
             Built::NoMemory => {
                 let reason = "it does not fit into `memory`, not even with 5 bits an object";
                 self.complain(reason);
-                // An old one would say more and more that is not true.
+                // An old summary would become more and more wrong.
                 summary.turn_off();
             }
             Built::NoStore => summary.abandon_build(),
@@ -222,7 +223,7 @@ impl Keeper {
         let started = thread::Builder::new()
             .name("summary".into())
             .spawn(move || {
-                // It fails when the build was given up.
+                // Fails if the build was given up.
                 let _ = tell.send(scanning.run());
             });
         match started {
@@ -234,7 +235,7 @@ impl Keeper {
         }
     }
 
-    /// Sends updates that wait, as many as a peer may get in one tick.
+    /// Sends waiting updates, as many as a peer may get in a tick.
     fn send(&self, peers: &[Arc<Peer>]) {
         let next = || self.common.summary.next_update();
         let room = updates_in(self.pause());
@@ -246,7 +247,7 @@ impl Keeper {
             if peer.settings.summary != PeerSummary::Updates {
                 continue;
             }
-            // In a row: the peer then wakes once.
+            // Sent in a row, so that the peer wakes only once.
             for datagram in &datagrams {
                 if self.common.queries.send_update(peer, datagram) {
                     peer.learned.count_sent();
@@ -256,7 +257,7 @@ impl Keeper {
     }
 }
 
-/// The thread that scans.
+/// Input for the scan thread.
 struct Scanning {
     common: Arc<Common>,
     cache: Cache,
@@ -295,7 +296,7 @@ impl Scanning {
         }
     }
 
-    /// A filter for all that is stored, with as many bits an entry as there is memory for.
+    /// Returns a filter for all stored objects, with as many bits per entry as the memory allows.
     fn filter(&self, summary: &Summary) -> Option<(Filter, Reservation)> {
         let stats = self.cache.stats();
         let capacity = summary.capacity_for(stats.live_entries);
@@ -313,7 +314,7 @@ impl Scanning {
         .next()
     }
 
-    /// Waits; `false` if the build was given up meanwhile.
+    /// Waits; returns `false` if the build was given up meanwhile.
     fn pause(&self, time: Duration) -> bool {
         let end = Instant::now() + time;
         while !self.is_given_up.load(Ordering::Relaxed) {
@@ -327,42 +328,43 @@ impl Scanning {
     }
 }
 
-/// How many updates a peer may get until the next step, after `pause`.
+/// Returns how many updates a peer may get until the next step, after `pause`.
 fn updates_in(pause: Duration) -> usize {
     let pause = pause.min(TICK).as_millis();
     usize::try_from(UPDATES_PER_SECOND * pause / 1000).unwrap_or(usize::MAX)
 }
 
-/// How long a scan leaves the disk alone after it was busy for `time`: it takes 1/20 of the time.
+/// Returns how long a scan must leave the disk idle after using it for `time`, so that it uses 1/20
+/// of the time.
 fn pause_after(time: Duration) -> Duration {
     time * 19
 }
 
-/// A filter is small up to this part of the memory, and up to so many octets.
+/// Size limits for a small filter: this part of the memory, and this many octets.
 const SMALL_FILTER_PART: u64 = 64;
 const SMALL_FILTER_MAX: u64 = 16 << 20;
 const TICK: Duration = Duration::from_millis(250);
 const TICK_BUILDING: Duration = Duration::from_millis(50);
-/// With nothing to send, while no peer wants the summary or none makes use of it.
+/// Tick with nothing to send, while no peer wants or uses the summary.
 const TICK_QUIET: Duration = Duration::from_secs(1);
-/// Shortest pause of a scan: on a fast disk, to sleep and wake up after each read would cost about
-/// as much processor time as the read.
+/// Shortest pause of a scan: on a fast disk, sleeping and waking up after each read would cost
+/// about as much processor time as the read.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// More reports in a step than this call for the next one soon: a queue of reports has room for
-/// eight times as many.
+/// If a step has more reports, the next step follows soon: a queue of reports has room for eight
+/// times as many.
 const REPORTS_MANY: usize = 512;
-/// Most updates that a peer gets in a second: 1 Mbit.
+/// Maximum updates that a peer gets in a second: 1 Mbit.
 const UPDATES_PER_SECOND: u128 = 87;
-/// Octets of an update with the headers of IP and UDP.
+/// Octets of an update with IP and UDP headers.
 #[cfg(test)]
 const UPDATE_OCTETS: usize = 1428;
-/// Between two builds, as long as the store is written to quickly.
+/// Minimum time between two builds, while the store is written to quickly.
 const BUILD_PAUSE_MIN: Duration = Duration::from_secs(5);
-/// A filter is never older: what was removed or has become stale is still in it.
+/// Maximum filter age: removed and stale objects are still in it.
 const BUILD_PAUSE_MAX: Duration = Duration::from_secs(6 * 60 * 60);
-/// Before another attempt when the store is not ready, or does not take part.
+/// Pause before another attempt if the store is not ready or is out of service.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
-/// Before another attempt when there was no memory.
+/// Pause before another attempt if there was no memory.
 const MEMORY_PAUSE: Duration = Duration::from_secs(5 * 60);
 
 #[cfg(test)]

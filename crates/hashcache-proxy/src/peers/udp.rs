@@ -2,7 +2,7 @@
 //!
 //! Run by `server` on the main thread; hands queries to `answer` and replies to `queries`.
 //!
-//! Invariants: datagrams from other addresses than those of peers are not even parsed. No peer gets
+//! Invariants: datagrams from addresses that are not a peer's are not even parsed. No peer gets
 //! more than [`RATE_MAX`] replies a second. Memory does not grow with the number of datagrams.
 
 use std::collections::HashMap;
@@ -25,10 +25,10 @@ use crate::metrics::Unanswered;
 use crate::queries::{Queries, REMEMBERED};
 use crate::worker::Common;
 
-/// The socket at `address`.
+/// Returns a socket that is bound to `address`.
 ///
 /// # Errors
-/// The address is in use, or not an address of this host.
+/// The address is in use, or is not an address of this host.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     let kind = socket2::Type::DGRAM;
     let socket = socket2::Socket::new(socket2::Domain::for_address(address), kind, None)?;
@@ -40,7 +40,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Receives until the task is ended. `is_ending` says whether clients are no longer accepted.
+/// Receives until the task is aborted. `is_ending` returns true if clients are no longer accepted.
 pub(crate) async fn serve(
     (common, cache): (Arc<Common>, Cache),
     socket: UdpSocket,
@@ -124,7 +124,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// The peer that sent a datagram. Several peers may share an address: then the port decides.
+/// Returns the peer that sent a datagram. If several peers share an address, the port decides.
 fn peer_of(common: &Common, from: SocketAddr) -> Option<Arc<Peer>> {
     let live = common.live();
     let speaks = |peer: &&Arc<Peer>| peer.settings.icp.is_some() && peer.has_address(from.ip());
@@ -135,11 +135,11 @@ fn peer_of(common: &Common, from: SocketAddr) -> Option<Arc<Peer>> {
     Some(Arc::clone(all.find(is_port).unwrap_or(first)))
 }
 
-/// The reply that does not depend on the URL.
+/// Returns the reply, if it does not depend on the URL.
 fn early_answer(common: &Common, peer: &Peer, from: IpAddr, is_ending: bool) -> Option<Answer> {
     let live = common.live();
     if ClientAccess::new(from, &live).refused(&live).is_some() {
-        // Its requests would be refused.
+        // Requests of this peer would be refused.
         debug!(peer = peer.name(), "ICP query of a peer that is no client");
         return Some(Answer::Denied);
     }
@@ -156,8 +156,8 @@ fn reply(queries: &Queries, peer: &Peer, query: Query<'_>, (to, answer): (Socket
     }
 }
 
-/// How many messages each address has sent in its current second. Addresses of peers alone get
-/// here, so there are few.
+/// Messages from each address in the current second. Only addresses of peers are counted,
+/// so there are few.
 #[derive(Debug)]
 pub(super) struct Rates {
     per_second: u32,
@@ -172,10 +172,10 @@ impl Rates {
         }
     }
 
-    /// Counts a message; whether it may be answered.
+    /// Counts a message; returns true if it may be answered.
     pub(super) fn admits(&mut self, from: IpAddr, now: Instant) -> bool {
         if self.of.len() > ADDRESSES_MAX {
-            // Reloads with ever other peers.
+            // Reloads have changed the peers many times.
             self.of.clear();
         }
         let (begun, count) = self.of.entry(from).or_insert((now, 0));
@@ -187,9 +187,9 @@ impl Rates {
     }
 }
 
-/// Maximum number of replies to one peer in a second, by each protocol.
+/// Maximum replies to one peer in a second, per protocol.
 pub(super) const RATE_MAX: u32 = 1000;
-/// Number of addresses whose rate is kept.
+/// Maximum addresses with a rate.
 const ADDRESSES_MAX: usize = 1024;
 
 #[cfg(test)]

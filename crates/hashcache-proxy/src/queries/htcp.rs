@@ -1,9 +1,9 @@
-//! HTCP messages of this proxy: which request fields a TST carries, and how messages are signed.
+//! HTCP messages of this proxy: selects the request fields for a TST, and signs messages.
 //!
-//! Called by `queries`, and by `peers` for its replies. No I/O.
+//! Called by `queries`, and by `peers` for replies. No I/O.
 //!
-//! Invariant: to a peer with a key nothing is sent without a signature, except a refusal of a
-//! message that was not signed by it.
+//! Invariant: a message to a peer with a key is always signed, except a refusal of a message
+//! without a valid signature of that peer.
 
 use std::net::SocketAddr;
 
@@ -14,8 +14,8 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE};
 
 use hashcache_upstream::peer::Peer;
 
-/// The fields of `request` by which responses usually vary and that say little about a client, as
-/// lines that end with CR LF.
+/// Returns the `request` fields by which responses usually vary and that reveal little about a
+/// client, as lines with CR LF.
 pub(super) fn test_fields(request: &HeaderMap) -> Vec<u8> {
     let mut lines = Vec::new();
     for name in [ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE] {
@@ -27,10 +27,10 @@ pub(super) fn test_fields(request: &HeaderMap) -> Vec<u8> {
     lines
 }
 
-/// A message for `peer` of version 0.`minor`, signed if the peer has a key.
+/// Encodes a message of version 0.`minor` for `peer`, signed if the peer has a key.
 ///
 /// # Errors
-/// It does not fit into a datagram.
+/// The message does not fit in a datagram.
 pub(crate) fn message(
     peer: &Peer,
     (minor, transaction): (u8, u32),
@@ -47,8 +47,8 @@ pub(crate) fn message(
     datagram(minor, transaction, body, signature.as_ref())
 }
 
-/// Whether `message`, which `from` sent to `to`, may be from `peer`: if the peer has a key, it must
-/// be signed with it.
+/// Checks that `message`, which `from` sent to `to`, may be from `peer`: if the peer has a key, the
+/// message must be signed with it.
 pub(crate) fn check(
     peer: &Peer,
     message: &Message<'_>,

@@ -1,8 +1,8 @@
-//! The UDP socket of one protocol: opened at the start, and by a reload that changes its address.
+//! The UDP socket of one protocol: opened at the start, and by a reload that changes the address.
 //!
 //! `server` opens it and hands a copy to `peers`, which receives; all cores send on it.
 //!
-//! Cost: one system call for a datagram.
+//! Cost: one system call per datagram.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -21,27 +21,27 @@ struct Open {
 }
 
 impl Line {
-    /// Sends on `socket` from now on, which does not block.
+    /// Starts to send on `socket`, which must not block.
     ///
     /// # Errors
-    /// The system does not say the socket's address.
+    /// The system does not return the socket's address.
     pub(crate) fn open(&self, socket: UdpSocket) -> io::Result<()> {
         let address = socket.local_addr()?;
         self.0.store(Some(Arc::new(Open { socket, address })));
         Ok(())
     }
 
-    /// Sends nothing any more.
+    /// Stops sending.
     pub(crate) fn close(&self) {
         self.0.store(None);
     }
 
-    /// The address that the socket is bound to; `None`: it is closed.
+    /// Returns the bound address of the socket; `None` if it is closed.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.0.load().as_ref().map(|open| open.address)
     }
 
-    /// Whether datagrams to `address` can be sent.
+    /// Returns true if datagrams to `address` can be sent.
     pub(super) fn reaches(&self, address: IpAddr) -> bool {
         let bound = self.address();
         bound.is_some_and(|bound| address.is_ipv4() || bound.is_ipv6())

@@ -1,19 +1,19 @@
-//! An answer that is put together from stored content and from content fetched meanwhile.
+//! A response that is assembled from stored content and from content fetched meanwhile.
 //!
-//! An assembly handles its parts in order. It reads what is stored. Where bytes are missing, or
-//! turn out to be missing when they are read, it claims the missing range and follows the fetch of
-//! it. All bytes belong to one version: reader, claim and follower are made from one hit, and
-//! `fetch::range_fetch` accepts no other bytes.
+//! An assembly handles its parts in order. Stored bytes are read. Where bytes are missing, or turn
+//! out to be missing when they are read, the assembly claims the missing range and follows the
+//! fetch for it. All bytes belong to one version: reader, claim and follower are made from the same
+//! hit, and `fetch::range_fetch` accepts no other bytes.
 //!
-//! A fetch of another request may be late for reasons of that request. After some time without
-//! content ([`patience`]) the assembly takes the rest of the range over.
+//! The fetch of another request may be late because of that request. After some time without
+//! content ([`patience`]) the assembly takes over the rest of the range.
 //!
 //! Made by `hit`, read by `body`.
 //!
-//! Invariants: an assembly ends after the last byte of the last part, or with an error. It is an
-//! error if upstream no longer has the version. Before the head is sent ([`Assembly::prepare`]),
-//! all bytes of an incomplete object are known to be stored, or upstream has begun to send the
-//! first missing ones. Memory: one reader or follower; nothing is read ahead of the client beyond
+//! Invariants: an assembly finishes after the last byte of the last part, or with an error. It is
+//! an error if upstream no longer has the version. Before the head is sent ([`Assembly::prepare`]),
+//! all bytes of an incomplete object are known to be stored, or upstream has started to send the
+//! first missing bytes. Memory: one reader or follower; nothing is read ahead of the client beyond
 //! that.
 
 mod patience;
@@ -58,19 +58,19 @@ pub(crate) struct Assembly {
     byte_count: ByteCount,
     parts: VecDeque<BodyPart>,
     now: CurrentSource,
-    /// They set memory aside for content that is read.
+    /// Callbacks that reserve memory for content that is read.
     payers: Option<Payers>,
-    /// Whether this request has begun the fetch of its first missing bytes already, with the
-    /// object.
+    /// True if this request has already started the fetch for the first missing bytes, together
+    /// with the object.
     has_begun: bool,
-    /// The fetch that began before the response did, and the offset where it begins.
+    /// The fetch that started before the response, and the offset at which it starts.
     ready: Option<(u64, Arrival)>,
-    /// Why the next bytes cannot be read.
+    /// Reason why the next bytes cannot be read.
     lack: Lack,
-    /// Spans that are claimed when the next one is lost. Doubles with each claim: an object of
-    /// which one span is lost usually lacks those behind it, too, and each claim is a request.
+    /// Spans that are claimed when the next span is lost. Doubles with each claim: an object that
+    /// lost a span usually lacks the spans after it, too, and each claim is a request.
     lost_spans: u64,
-    /// Bytes were lost that the index listed.
+    /// True if bytes that the index listed were lost.
     is_damaged: bool,
     /// Failed attempts since the last byte.
     failures: u32,
@@ -82,12 +82,12 @@ enum CurrentSource {
     Following(Box<Arrival>),
 }
 
-/// Content that a fetch brings.
+/// Content that a fetch delivers.
 struct Arrival {
     follower: Follower,
-    /// How long it may take; `None`: it is this response's own fetch.
+    /// Time limit; `None`: it is this response's own fetch.
     patience: Option<Patience>,
-    /// Why its bytes are claimed when they are late.
+    /// Reason for claiming the bytes when they are late.
     late: Lack,
 }
 
@@ -96,7 +96,7 @@ const FAILURES_MAX: u32 = 4;
 /// Pause after a failed attempt, multiplied by the number of failures.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a response cannot be begun.
+/// Reason why a response cannot be started.
 pub(super) enum Unprepared {
     /// The missing bytes are no longer available in the stored version, or another request could
     /// not fetch them: another attempt may succeed.
@@ -105,9 +105,9 @@ pub(super) enum Unprepared {
     Unusable,
     /// Upstream has answered with an error or a redirect, which answers this request, too.
     Answered(Box<Answered>),
-    /// Upstream could not be asked.
+    /// The request to upstream failed.
     Failed(AskFailure),
-    /// Bytes are missing, and upstream must not be asked.
+    /// Bytes are missing, and the request must not be forwarded.
     NotCached,
 }
 
@@ -121,24 +121,24 @@ impl From<NoRange> for Unprepared {
     }
 }
 
-/// Whether upstream may be asked for missing bytes.
+/// Tells whether missing bytes may be fetched from upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MayAsk {
     Yes,
     No,
 }
 
-/// No fetch could be begun.
+/// No fetch could be started.
 struct NoClaim;
 
-/// How the fetch of the first missing byte began.
+/// Start of the fetch for the first missing byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prepared {
     /// Nothing is missing, as far as the index knows.
     Stored,
-    /// This request began it.
+    /// This request started the fetch.
     Asked,
-    /// Another request had begun it.
+    /// Another request had started the fetch.
     Joined,
 }
 
@@ -167,12 +167,12 @@ impl Assembly {
         }
     }
 
-    /// The fetch of the first missing bytes is that of this request.
+    /// Records that this request started the fetch for the first missing bytes.
     pub(super) fn note_begun(&mut self) {
         self.has_begun = true;
     }
 
-    /// Makes `payers` set memory aside before content is read, as in [`ContentReader::paid_by`].
+    /// Makes `payers` reserve memory before content is read, as in [`ContentReader::paid_by`].
     pub(super) fn pay_by(&mut self, payers: Payers) {
         self.payers = Some(payers);
         match std::mem::replace(&mut self.now, CurrentSource::Nothing) {
@@ -201,8 +201,9 @@ impl Assembly {
         }));
     }
 
-    /// Makes sure that the response can be sent before its head is: fetches the first byte that is
-    /// missing. If the origin no longer has this version, another response is still possible then.
+    /// Ensures that the response can be sent before the head is sent: fetches the first byte that
+    /// is missing. If the origin no longer has this version, another response is still possible
+    /// then.
     pub(super) async fn prepare(&mut self, may_ask: MayAsk) -> Result<Prepared, Unprepared> {
         let mut lack = Lack::Wanted;
         for _ in 0..FAILURES_MAX {
@@ -251,7 +252,7 @@ impl Assembly {
         Err(Unprepared::VersionLost)
     }
 
-    /// Waits for the head of a fetch; `None`: it is another request's, and late.
+    /// Waits for the head of a fetch; `None`: the fetch is another request's, and late.
     async fn answered(&self, awaited: &mut AwaitedRange, how: Prepared) -> Option<RangeStage> {
         let patience = awaited.patience().filter(|_| how == Prepared::Joined);
         match patience {
@@ -260,10 +261,10 @@ impl Assembly {
         }
     }
 
-    /// The first byte of a span that memory does not know to be stored, if a read does not find it,
-    /// the end of its part, and why it is claimed.
+    /// The first byte that must be fetched, in a span that memory does not know to be stored and
+    /// that a read does not find; with the end offset of the part and the reason for the claim.
     async fn first_unsure(&self) -> Option<(u64, u64, Lack)> {
-        // A complete object was stored whole, and loses a span only with damage or age.
+        // A complete object was stored whole, and loses a span only by damage or age.
         if self.hit.is_complete() || self.spec.stored.pages.is_some() {
             return None;
         }
@@ -279,10 +280,11 @@ impl Assembly {
         None
     }
 
-    /// The first byte that memory knows to be missing, the end of its part, and why it is claimed.
+    /// The first byte that memory knows to be missing, with the end offset of the part and the
+    /// reason for the claim.
     fn first_missing(&self) -> Option<(u64, u64, Lack)> {
         if self.spec.stored.pages.is_some() {
-            // `hit` has looked.
+            // `hit` has already checked the pages.
             return None;
         }
         self.parts.iter().find_map(|part| {
@@ -319,7 +321,7 @@ impl Assembly {
         }
     }
 
-    /// The next bytes; `None` at the end.
+    /// The next bytes; `None` after the last byte.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, Failure>> {
         while self.failures <= FAILURES_MAX {
             let range = match self.parts.front()? {
@@ -353,8 +355,8 @@ impl Assembly {
             };
             match piece {
                 Some(Ok(bytes)) => return Some(Ok(self.consume(bytes))),
-                // A reader ends where bytes are missing; a fetched range ends where the next one
-                // begins.
+                // A reader stops where bytes are missing; a fetched range stops where the next
+                // range starts.
                 None => self.now = CurrentSource::Nothing,
                 Some(Err(ReadError::Missing { .. })) => {
                     let spans = self.lost_spans;
@@ -367,13 +369,13 @@ impl Assembly {
             }
         }
         if self.is_damaged {
-            // The next request would be promised the lost bytes again.
+            // Otherwise the next request would be promised the lost bytes again.
             end_version(&self.worker, &self.spec.name, &self.hit).await;
         }
         Some(Err(Failure::ResponseIncomplete))
     }
 
-    /// Cuts `bytes` to the wanted range and moves the range behind them.
+    /// Cuts `bytes` to the wanted range and moves the range past them.
     fn consume(&mut self, mut bytes: Bytes) -> Bytes {
         self.failures = 0;
         if matches!(self.now, CurrentSource::Reading(_)) {
@@ -396,11 +398,11 @@ impl Assembly {
         }
     }
 
-    /// Decides where the next bytes of `range` are read from.
+    /// Decides the source of the next bytes of `range`.
     async fn turn(&mut self, range: Range<u64>) {
         let at = range.start;
         if let Some(pages) = &self.spec.stored.pages {
-            // The origin has no part of what is stored.
+            // The origin cannot supply a part of text stored in pages.
             match self.lack {
                 Lack::Wanted => self.read(ContentReader::new(&self.hit, Some(pages), range)),
                 Lack::Lost { .. } | Lack::Late { .. } => self.failures = FAILURES_MAX + 1,
@@ -413,7 +415,8 @@ impl Assembly {
             self.follow(arrival);
             return;
         }
-        // A range that is being fetched is not read from the store: its bytes may not be there yet.
+        // A range that is being fetched is not read from the store, because the bytes may not be
+        // there yet.
         let ahead = self.ready.as_ref().map(|(start, _)| *start);
         let end = ahead.map_or(range.end, |start| {
             if start > at {
@@ -436,7 +439,7 @@ impl Assembly {
             Ok(Some((mut awaited, how))) => match self.answered(&mut awaited, how).await {
                 Some(RangeStage::Arriving) => self.follow(Arrival::of(awaited, how)),
                 None => self.lack = awaited.late(),
-                // An origin that answers with an error is not asked again for this response.
+                // If the origin answers with an error, this response sends no further request.
                 Some(RangeStage::Refused) if how == Prepared::Asked => {
                     self.failures = FAILURES_MAX + 1;
                 }

@@ -1,7 +1,7 @@
 //! Sources of response content: memory, the store, a fetch in progress, or upstream.
 //!
-//! Invariant: a body that was not sent completely ends with an error. `hashcache-wire` then closes
-//! the connection, so no client takes a part for the whole.
+//! Invariant: a body that was not sent completely finishes with an error. `hashcache-wire` then
+//! closes the connection, so no client takes a part for the whole.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -42,10 +42,10 @@ pub(crate) struct Body {
     payment: Option<Payment>,
 }
 
-/// Charges content that is read to the share of its client: what is read from disk, and content of
+/// Charges content to the client's share when it is read: content read from disk, and content of
 /// pages.
 struct Payment {
-    /// The share had no room for the last read.
+    /// Set if the share had no room for the last read.
     refused: Arc<AtomicBool>,
     retry: Option<Pin<Box<Sleep>>>,
 }
@@ -64,7 +64,7 @@ impl Payment {
             is_refused.store(taken.is_none(), Ordering::Relaxed);
             taken.map(|taken| Arc::new(taken) as Paid)
         };
-        // What the engine reads is of its budget already.
+        // The engine's reads are already within the engine's budget.
         let allowance = allowance.clone();
         let pages = move |bytes| {
             let taken = allowance.reserve(bytes);
@@ -92,17 +92,17 @@ impl Payment {
     }
 }
 
-/// Pause before a refused read tries its client's share again.
+/// Pause before a refused read tries the client's share again.
 const RETRY_TIME: Duration = Duration::from_millis(50);
 
-/// The pause between the control block of a digest and its filter: a busy Squid reads the block in
+/// The pause between the control block of a digest and the filter: a busy Squid reads the block in
 /// this time.
 const BEFORE_FILTER: Duration = Duration::from_millis(200);
 
 /// Counts a long response while it is being sent.
 struct SentCounter {
     metrics: Arc<WorkerMetrics>,
-    /// Bytes counted already; the log entry counts the rest at the end.
+    /// Bytes counted already; the log entry counts the rest when the response is complete.
     counted: ByteCount,
     /// Bytes not counted yet.
     bytes: u64,
@@ -110,7 +110,7 @@ struct SentCounter {
 
 enum BodySource {
     Memory(Option<Bytes>),
-    /// All of the content of a response that was fetched for this request or for another one.
+    /// The complete content of a response that was fetched for this request or for another request.
     Fetched(Option<Bytes>, Option<Trailers>),
     Stored(Box<ContentReader>),
     Following(Box<ContentFollower>, Option<Trailers>),
@@ -123,7 +123,7 @@ enum BodySource {
     Slowed(Box<Slowed>),
 }
 
-/// An assembly, and the future that is polled for its next bytes.
+/// An assembly, and the future that is polled for the next bytes.
 enum Assembled {
     Idle(Box<Assembly>),
     Busy(Pin<Box<dyn Future<Output = (Box<Assembly>, NextBytes)>>>),
@@ -159,7 +159,7 @@ struct Rewritten {
     rewriting: Rewriting,
     /// The first bytes, read before the head was sent.
     first: Option<Bytes>,
-    /// The other body has ended.
+    /// The other body is complete.
     has_ended: bool,
     _memory: Reservation,
 }
@@ -205,7 +205,7 @@ struct Encoded {
     encoder: Encoder,
     worker: Rc<Worker>,
     client: Network,
-    /// Runs while the client has had more content encoded than its share.
+    /// Runs while the client has used more than its share of encoding.
     wait: Option<Pin<Box<Sleep>>>,
     has_ended: bool,
     _memory: ShareReservation,
@@ -238,7 +238,7 @@ impl Encoded {
                         None => Poll::Pending,
                     };
                 }
-                // Trailers may describe the identity form.
+                // Trailers may describe the identity form, so they are not sent.
                 Poll::Ready(Some(Ok(frame))) => {
                     if let Ok(data) = frame.into_data() {
                         let mut budget = self.worker.encode_budget.borrow_mut();
@@ -257,9 +257,9 @@ impl Encoded {
     }
 }
 
-/// Our digest. The filter follows its control block after a pause, in TCP segments of its own: from
-/// a segment that holds both, Squid takes the filter at wrong places and finds few URLs in it (its
-/// bug 5510, in all versions since 2002).
+/// The proxy's digest. The filter follows the control block after a pause, in separate TCP
+/// segments: from a segment that holds both, Squid reads the filter at wrong offsets and finds few
+/// URLs in it (Squid bug 5510, in all versions since 2002).
 struct DigestBody {
     reader: DigestReader,
     /// Runs between the control block and the filter.
@@ -281,11 +281,11 @@ impl DigestBody {
     }
 }
 
-/// Another body, slowed down by the limits of its client.
+/// Another body, slowed down by the client's limits.
 struct Slowed {
     body: Body,
     throttle: Throttle,
-    /// What was read and may not be sent yet: the rest of one piece.
+    /// Bytes that were read and may not be sent yet: the rest of one piece.
     rest: Bytes,
 }
 
@@ -294,8 +294,8 @@ impl Slowed {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Failure>>> {
-        // First, so that a body which has nothing to send takes nothing from others, and the end
-        // of the content waits for nothing.
+        // Read first, so that a body without data to send takes no allowance from others, and the
+        // end of the content is not delayed.
         while self.rest.is_empty() {
             let frame = http_body::Body::poll_frame(Pin::new(&mut self.body), context);
             match ready!(frame) {
@@ -309,7 +309,7 @@ impl Slowed {
         let room = ready!(self.throttle.poll_room(context))?;
         let piece = self.rest.split_to(room.min(self.rest.len()));
         if self.rest.is_empty() {
-            // It keeps the memory of the piece.
+            // An empty slice would keep the memory of the piece.
             self.rest = Bytes::new();
         }
         self.throttle.spend(piece.len());
@@ -319,11 +319,11 @@ impl Slowed {
 
 struct ForwardedBody {
     body: ResponseBody,
-    /// Asks for what is missing if the content breaks off.
+    /// Fetches the missing part if the content breaks off.
     rest: Option<Rc<Rest>>,
-    /// Resolves to that.
+    /// Resolves to the body with the missing part.
     resuming: Option<Resuming>,
-    /// Bytes of content that come again after resuming.
+    /// Bytes of content that are received again after resuming.
     skip: usize,
     /// Bytes received before resuming.
     earlier: u64,
@@ -348,7 +348,7 @@ impl Body {
         Self::of(BodySource::Memory(bytes), left)
     }
 
-    /// The `length` bytes of our cache digest.
+    /// The `length` bytes of the proxy's cache digest.
     pub(super) fn digest(reader: DigestReader, length: u64) -> Self {
         let digest = DigestBody {
             reader,
@@ -363,15 +363,15 @@ impl Body {
         Self::of(BodySource::Stored(Box::new(reader)), Some(length))
     }
 
-    /// `length` bytes that are put together while they are sent; `from` is the origin if some of
-    /// them are known to be missing in the store.
+    /// `length` bytes that are assembled while they are sent; `from` is the origin if some bytes
+    /// are known to be missing in the store.
     pub(super) fn assembled(assembly: Assembly, length: u64, from: ContentFrom) -> Self {
         let assembly = Assembled::Idle(Box::new(assembly));
         Self::of(BodySource::Assembled(assembly, from), Some(length))
     }
 
-    /// The content of `body`, rewritten; the new length is known only at the end. Waits for the
-    /// first bytes, so that an error at the beginning can still become an error page.
+    /// The content of `body`, rewritten; the new length is known only after the last byte. Waits
+    /// for the first bytes, so that an early error can still become an error page.
     pub(super) async fn rewritten(
         body: Body,
         rewriting: Rewriting,
@@ -389,7 +389,7 @@ impl Body {
         Ok(Self::of(BodySource::Rewritten(Box::new(rewritten)), None))
     }
 
-    /// The same content, encoded while it is sent; the new length is known only at the end.
+    /// Encodes the content while it is sent; the new length is known only after the last byte.
     pub(super) fn encoded(
         self,
         encoder: Encoder,
@@ -408,7 +408,7 @@ impl Body {
         Self::of(BodySource::Encoded(Box::new(encoded)), None)
     }
 
-    /// The same content in frames, for a child; `search` looks for a dictionary.
+    /// Sends the content in frames, for a child; `search` looks for a dictionary.
     pub(super) fn framed(self, begun: Begun, search: Option<Search>) -> Self {
         let framed = Framed::new(self, begun, search);
         Self::of(BodySource::Framed(Box::new(framed)), None)
@@ -424,7 +424,7 @@ impl Body {
         Self::of(source, length)
     }
 
-    /// The same, with the trailers that follow the content.
+    /// Adds the trailers that follow the content.
     pub(crate) fn with_trailers(mut self, of: Trailers) -> Self {
         if let BodySource::Following(_, trailers) | BodySource::Fetched(_, trailers) =
             &mut self.source
@@ -434,7 +434,7 @@ impl Body {
         self
     }
 
-    /// The same, no faster than the limits of its client allow.
+    /// Slows the body down to the limits of the client.
     pub(super) fn within(self, limits: &RequestLimits) -> Self {
         let from = self.comes_from();
         if http_body::Body::is_end_stream(&self) {
@@ -451,7 +451,7 @@ impl Body {
         Self::of(BodySource::Slowed(Box::new(slowed)), None)
     }
 
-    /// Whether an origin is asked for the content while it is sent.
+    /// Tells whether the content is fetched from an origin while it is sent.
     fn comes_from(&self) -> ContentFrom {
         match &self.source {
             BodySource::Memory(_) | BodySource::Stored(_) | BodySource::Digest(_) => {
@@ -469,7 +469,7 @@ impl Body {
         }
     }
 
-    /// The same, counted while it is sent if it is long; the count is written to `counted`.
+    /// Counts the content while it is sent, if it is long; the count is written to `counted`.
     pub(super) fn counted(mut self, metrics: &Arc<WorkerMetrics>, counted: &ByteCount) -> Self {
         let length = http_body::Body::size_hint(&self).exact();
         self.sending = length
@@ -491,7 +491,7 @@ impl Body {
         }
     }
 
-    /// The same, with what is read charged to the client.
+    /// Charges reads to the client.
     pub(super) fn paid_by(mut self, allowance: &Allowance) -> Self {
         let pay = |payment: &mut Option<Payment>| {
             let (payment_of, payers) = Payment::of(allowance);
@@ -512,7 +512,7 @@ impl Body {
                 BodySource::Assembled(Assembled::Idle(assembly), from)
             }
             BodySource::Rewritten(mut rewritten) => {
-                // The inner body retries by itself when its client's share has no room.
+                // The inner body retries by itself when the client's share has no room.
                 let body = std::mem::replace(&mut rewritten.body, Self::empty());
                 rewritten.body = body.paid_by(allowance);
                 BodySource::Rewritten(rewritten)
@@ -540,8 +540,8 @@ impl Body {
         self
     }
 
-    /// Waits until the first bytes can be sent, if they are read from pages: an error here can
-    /// still become another response.
+    /// Waits until the first bytes can be sent, if they are read from pages: after an error here,
+    /// another response can still be sent.
     pub(super) async fn begin(&mut self) -> Result<(), ReadError> {
         poll_fn(|context| {
             let BodySource::Stored(reader) = &mut self.source else {
@@ -587,7 +587,7 @@ impl Body {
 type Resuming = Pin<Box<dyn Future<Output = Option<ResponseBody>>>>;
 
 impl Body {
-    /// The same; if content that is forwarded breaks off, `rest` asks for what is missing.
+    /// If forwarded content breaks off, fetches the missing part with `rest`.
     pub(crate) fn resumed_by(mut self, rest: Option<Rc<Rest>>) -> Self {
         if let BodySource::Passed(passed) = &mut self.source {
             passed.rest = rest;
@@ -653,7 +653,7 @@ impl Drop for ForwardedBody {
     }
 }
 
-/// Whether the origin has sent trailers.
+/// Returns true if the origin has sent trailers.
 fn has_trailers(trailers: Option<&Trailers>) -> bool {
     trailers.is_some_and(|trailers| trailers.borrow().is_some())
 }
@@ -706,14 +706,16 @@ impl Body {
         match piece {
             Some(Ok(mut bytes)) => {
                 if let Some(left) = &mut self.left {
-                    // A follower does not know the range: it goes on to the end of the object.
+                    // A follower does not know the range: it continues to the last byte of the
+                    // object.
                     bytes.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
                     *left = left.saturating_sub(bytes.len() as u64);
                 }
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(failure(error)))),
-            // The stored length and the announced one are taken from one record, so this is a bug.
+            // The stored length and the announced length are from the same record, so this is a
+            // bug.
             None if self.left.is_some_and(|left| left > 0) => Poll::Ready(Some(Err(
                 Failure::Internal("content is shorter than announced"),
             ))),
@@ -767,7 +769,7 @@ impl http_body::Body for Body {
                 bytes.is_none() && self.left.unwrap_or(0) == 0 && !has_trailers(trailers.as_ref())
             }
             BodySource::Passed(passed) => passed.body.is_end_stream(),
-            // A rewriter may still add bytes at the end.
+            // A rewriter may still add bytes after the last input.
             BodySource::Rewritten(_) | BodySource::Encoded(_) | BodySource::Digest(_) => false,
             BodySource::Framed(framed) => framed.has_given_all(),
             BodySource::Slowed(slowed) => {

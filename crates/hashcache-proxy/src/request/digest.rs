@@ -1,9 +1,9 @@
-//! Our cache digest, for peers: `/squid-internal-periodic/store_digest`.
+//! The proxy's cache digest, for peers: `/squid-internal-periodic/store_digest`.
 //!
-//! Called for requests in origin-form, whatever their Host: Squid asks so. Others than peers are
-//! answered as if there were no such page.
+//! Called for requests in origin-form, whatever Host they have, because Squid sends such requests.
+//! Clients that are not peers get the same answer as if there were no such page.
 //!
-//! Cost: of a request in absolute-form, none; of another one, one comparison.
+//! Cost: for a request in absolute-form, none; for any other request, one comparison.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use crate::access_log::Outcome;
 use crate::connection::Connection;
 use crate::log_entry::LogEntryBuilder;
 
-/// The answer to a request of a peer for something that caches ask each other; `None`: the request
-/// is another one.
+/// Answers a peer's request for an internal page of caches; `None`: the request is for another
+/// path, or the client is not a peer.
 pub(super) fn answer(
     connection: &Connection,
     request: &Request<ClientBody>,
@@ -40,7 +40,8 @@ pub(super) fn answer(
     Some(match target.path() {
         PATH if is_read => digest(connection, request),
         PATH => Ok(not_allowed()),
-        // Round trips between networks; Squid asks every peer for them.
+        // The other pages are about round trips between networks; Squid requests them from every
+        // peer.
         _ => Err(not_found("this proxy has no page of this name")),
     })
 }
@@ -56,7 +57,7 @@ fn digest(connection: &Connection, request: &Request<ClientBody>) -> Answer {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        // For HEAD, `hashcache-wire` takes the length from it.
+        // For HEAD, `hashcache-wire` takes the length from this body.
         let reader = DigestReader::new(Arc::clone(&common.summary), edition);
         Response::new(Body::digest(reader, edition.length()))
     };
@@ -64,14 +65,14 @@ fn digest(connection: &Connection, request: &Request<ClientBody>) -> Answer {
     fields.insert(CONTENT_TYPE, HeaderValue::from_static(DIGEST));
     fields.insert(ETAG, entity_tag(edition.position));
     let modified = edition.modified;
-    // The number of changes can take Last-Modified ahead of the clock.
+    // The number of changes can move Last-Modified ahead of the clock.
     let expires = UnixTime(modified.0.min(now.0).saturating_add(LIFETIME));
     fields.insert(LAST_MODIFIED, http_date(modified));
     fields.insert(EXPIRES, http_date(expires));
     Ok(response)
 }
 
-/// Whether the peer has this edition (RFC 9110, section 13.2.2).
+/// Returns true if the peer has this edition (RFC 9110, section 13.2.2).
 fn is_known(fields: &HeaderMap, edition: &Edition, now: UnixTime) -> bool {
     if fields.contains_key(IF_NONE_MATCH) {
         let tag = entity_tag(edition.position);
@@ -89,7 +90,7 @@ fn not_found(reason: &'static str) -> Failure {
     Failure::Refused { status, reason }
 }
 
-/// What begins with this is for caches only.
+/// Paths with this prefix are for caches only.
 const INTERNAL: &str = "/squid-internal-";
-/// How long a digest is said to be fresh, seconds. Peers ask five minutes later.
+/// Stated lifetime of a digest, seconds. Peers fetch it again five minutes after that.
 const LIFETIME: u64 = 5 * 60;

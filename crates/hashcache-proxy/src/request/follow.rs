@@ -1,10 +1,10 @@
-//! Following another request's fetch.
+//! Follows another request's fetch.
 //!
 //! Called by `miss` and `range_miss` when a leader's response may be shared.
 //!
 //! Invariant: a follower could have had the response from the store: the vary row matches the
-//! request, the request accepts the content coding, and the response is fresh. It may be stale on
-//! arrival if neither request is of a client in particular ([`may_follow_stale`]).
+//! request, the request accepts the content coding, and the response is fresh. The response may be
+//! stale on arrival if neither request is specific to a client ([`may_follow_stale`]).
 
 use hashcache_http::{
     ByteRange, CacheStatus, ContentRange, FactFlags, Forward, Handling, RangeAnswer, Reuse,
@@ -22,11 +22,11 @@ use super::stored_form::note_pages;
 use super::transaction::Transaction;
 use crate::access_log::Outcome;
 
-/// A range request follows a fetch only if its range begins at most this far ahead of the fetched
+/// A range request follows a fetch only if the range starts at most this far ahead of the fetched
 /// bytes.
 const PART_AHEAD: u64 = 4 << 20;
 
-/// Follows another request's fetch, if its response answers this request too.
+/// Follows another request's fetch, if that response answers this request too.
 ///
 /// `since` is the time from which on this request has waited.
 pub(super) fn follow(
@@ -44,7 +44,7 @@ pub(super) fn follow(
     let now = common.now();
     let (age, ttl) = match reuse(facts, &stored.facts, now, &common.live().reuse) {
         Reuse::Fresh { age, ttl } => (age, ttl),
-        // A transfer may take hours, and requests join it until its end.
+        // A transfer may take hours, and requests join it until it is over.
         _ if stored.facts.response_time < since => return None,
         decision => may_follow_stale(transaction, decision, (&stored.facts, shared.requester))
             .then(|| (stored.facts.age(now), stored.facts.ttl(now)))?,
@@ -89,14 +89,14 @@ pub(super) fn follow(
     Some(following(response, part, shared.length))
 }
 
-/// Whether a follower may use a response that is stale on arrival, as `decision` says.
+/// Returns true if a follower may use a response that is stale on arrival, as `decision` shows.
 ///
 /// The origin has made the response, or confirmed it, while this request waited, so the leader's
-/// request stood for this one too (RFC 9111, section 4, collapsed requests). Without this rule,
-/// each follower of a page with `max-age=0` would send a request of its own as soon as the leader
-/// has its answer. Both requests must be of nobody in particular: an origin that states no lifetime
-/// may have answered a logged-in user. `no-cache` demands a validation for each request (section
-/// 5.2.2.4), and a client that demands the origin's answer gets it.
+/// request stood for this request too (RFC 9111, section 4, collapsed requests). Without this rule,
+/// each follower of a page with `max-age=0` would send its own request as soon as the leader has an
+/// answer. Neither request may have a field that identifies a client: an origin that states no
+/// lifetime may have answered a logged-in user. `no-cache` demands a validation for each request
+/// (section 5.2.2.4), and a client that demands the origin's answer gets it.
 pub(super) fn may_follow_stale(
     transaction: &Transaction<'_>,
     decision: Reuse,
@@ -116,8 +116,8 @@ pub(super) fn may_follow_stale(
         && transaction.requester() == Requester::Anybody
 }
 
-/// A response of `length` bytes that is being stored, or the range of it at which the follower
-/// begins.
+/// A response of `length` bytes that is being stored, or the range in it at which the follower
+/// starts.
 pub(super) fn following(
     response: Response<ContentFollower>,
     part: Option<ByteRange>,

@@ -1,15 +1,15 @@
 //! Entry of a request to the forward proxy: checks, own pages, and the access rules. The result is
 //! the request that the store or an origin answers.
 //!
-//! Called by `request`; `site` is the counterpart in front of a site. Steps in their order; each of
-//! them can end the request:
+//! Called by `request`; `site` is the counterpart in front of a site. The steps in their order;
+//! each step can answer the request:
 //!
 //! | step | reason for its place |
 //! |---|---|
 //! | client allowed, loop | cheapest, and no rule is about them |
-//! | target, `OPTIONS *`, `CONNECT` | a tunnel has rules, an error page and a log line of its own |
+//! | target, `OPTIONS *`, `CONNECT` | a tunnel has separate rules, error pages and log lines |
 //! | refused interception, self-test | before the rules: the client must see the reason |
-//! | PURGE | has an access list of its own (`allow_purge`) |
+//! | PURGE | has a separate access list (`allow_purge`) |
 //! | gateway, redirected connection | errors in the request itself, for any client |
 //! | own pages, digest, quota, mirrors | the rules are about origins behind the proxy |
 //! | Max-Forwards 0 | the request is not forwarded, so no rule is about it |
@@ -58,7 +58,7 @@ pub(super) async fn serve(
     prepare(connection, &mut request, info)?;
     let target = match parse(connection, &mut request, info)? {
         RequestTarget::Resource(target) => target,
-        // On the heap, so that the other requests keep no room for it.
+        // Boxed, so that other requests keep no room for this future.
         RequestTarget::Tunnel(authority) => {
             let opening = tunnel(connection, (&request, info), authority, login, log_entry);
             return Box::pin(opening).await;
@@ -85,7 +85,7 @@ pub(super) async fn serve(
     if connection.plain_destination().is_some() {
         transparent::check(connection, &target)?;
     }
-    // Other connections lead to one host, whatever a request names.
+    // Other connections lead to a fixed host, whatever a request names.
     if connection.intercepted.is_none() && connection.destination.is_none() {
         not_admin(connection, &target.authority)?;
         if info.form == RequestForm::Origin
@@ -109,7 +109,7 @@ pub(super) async fn serve(
     }
     let asked = (request.method(), &target.authority);
     let (permission, only_server) = match connection.plain_destination() {
-        // On the heap, because few requests come in this way.
+        // Boxed, because few requests arrive in this way.
         Some(destination) => Box::pin(transparent::permit(connection, destination, asked)).await?,
         None if is_from_member => (Permission::OF_MEMBER, None),
         None => (permit(connection, asked, login, log_entry).await?, None),
@@ -122,7 +122,7 @@ pub(super) async fn serve(
     }
     let mut request = ClientRequest::new(common.space(), target, *request, info);
     request.only_server = only_server;
-    // A name may be another file for each user, which a key does not tell.
+    // With a login, a name may be another file for each user, which the key does not distinguish.
     request.is_bypass = permission.action == AccessAction::NoCache
         || request.only_server.is_some()
         || request.target.scheme.needs_gateway() && request.fields.contains_key(AUTHORIZATION);
@@ -131,7 +131,7 @@ pub(super) async fn serve(
     answer(connection, request, log_entry).await
 }
 
-/// Opens a tunnel to `authority`; its response has no content.
+/// Opens a tunnel to `authority`; the response has no content.
 async fn tunnel(
     connection: &Rc<Connection>,
     (request, info): (&Request<ClientBody>, &HeadInfo),
@@ -160,7 +160,8 @@ async fn tunnel(
     Ok(response)
 }
 
-/// Whether the request is for the page by which a client finds out whether it trusts our authority.
+/// Returns true if the request is for the page that shows a client whether it trusts our
+/// certificate authority.
 fn is_self_test(connection: &Connection, target: &Target) -> bool {
     match &connection.intercepted {
         Some(intercepted) => intercepted.is_self_test(),
@@ -168,22 +169,22 @@ fn is_self_test(connection: &Connection, target: &Target) -> bool {
     }
 }
 
-/// What a request asks of the proxy itself.
+/// A resource of the proxy itself.
 enum OwnResource {
     /// `OPTIONS *`.
     Options,
-    /// What is left of the client's quotas.
+    /// The page with the rest of the client's quotas.
     Quota,
-    /// One of its other pages, or none.
+    /// Another page of the proxy, or none.
     Page,
     Mirrored(MirrorLookup),
 }
 
-/// What of this proxy itself is asked for; `None`: something behind it.
+/// The requested resource of this proxy itself; `None`: a resource behind the proxy.
 ///
 /// # Errors
-/// A request in origin-form names a host that is not ours: the client takes this proxy for a web
-/// server.
+/// A request in origin-form names a host that is not this proxy: the client takes this proxy for a
+/// web server.
 fn own_resource(
     connection: &Connection,
     target: &Target,
@@ -204,7 +205,7 @@ fn own_resource(
     if info.form != RequestForm::Origin {
         return Ok(None);
     }
-    // Clients that search for a proxy ask for `wpad` in their own domain. The proxy cannot know
+    // Clients that search for a proxy request `wpad` in their own domain. The proxy cannot know
     // that name, so it answers the path on any host.
     if own::is_pac(target) {
         return Ok(Some(OwnResource::Page));
@@ -218,7 +219,7 @@ fn own_resource(
     Err(Failure::OriginForm)
 }
 
-/// Answers with what is this proxy's own, at the URL `target`.
+/// Answers with a resource of the proxy itself, at the URL `target`.
 async fn answer_own(
     connection: &Rc<Connection>,
     (request, info): (Box<Request<ClientBody>>, &HeadInfo),
@@ -237,7 +238,7 @@ async fn answer_own(
         return Ok(own::not_allowed());
     };
     log_entry.set_registry(&request.target);
-    // The rules are about the registry: what it has is fetched for this client.
+    // The rules apply to the registry, because its content is fetched for this client.
     let named = (&request.method, &request.target.authority);
     let permission = permit(connection, named, LoginField::NotAsked, log_entry).await?;
     request.is_bypass |= permission.action == AccessAction::NoCache;

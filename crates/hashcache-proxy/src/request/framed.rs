@@ -4,9 +4,9 @@
 //! `hashcache_wan`.
 //!
 //! Invariants: content that arrives slowly waits at most [`FLUSH_TIME`] for more. If the source
-//! fails, the frames end without END, and the stream with a reset.
-//! Cost: 3 to 12 ms a MB, on the thread of the connection, at most 64 KiB at a time; 8 ms at once
-//! where a stretch of 4 MiB of a dictionary begins.
+//! fails, the frames stop without END, and the stream is reset.
+//! Cost: 3 to 12 ms a MB, on the connection's thread, at most 64 KiB at a time; 8 ms at once at the
+//! start of each 4 MiB stretch of a dictionary.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -37,7 +37,7 @@ use crate::fetch::counters::ByteCount;
 pub(super) struct Framed<B> {
     body: B,
     begun: Begun,
-    /// `None` before the search for a dictionary has ended, and at the end.
+    /// `None` before the search for a dictionary is over, and after the last frame.
     encoder: Option<Encoder>,
     search: Option<Search>,
     /// Content that was taken for the search.
@@ -45,36 +45,36 @@ pub(super) struct Framed<B> {
     collected_bytes: usize,
     resemblance: Option<Resemblance>,
     dictionary: Option<DictionaryReader>,
-    /// How the source ended while content was collected.
+    /// True if the source has sent all content while content was collected.
     has_ended: bool,
     failure: Option<Failure>,
     /// Content that the encoder has not taken yet.
     content: Bytes,
-    /// The encoder has content that is in no frame yet.
+    /// True if the encoder has content that is in no frame yet.
     collects: bool,
-    /// Until then more is waited for.
+    /// While it runs, the encoder waits for more content.
     flush: Option<Pin<Box<Sleep>>>,
-    /// Since when something waits for more.
+    /// Time since which content or frames wait for more.
     held_since: Option<Instant>,
     frames: Vec<u8>,
-    /// What follows the frames.
+    /// Sent after the frames: trailers or a failure.
     rest: Option<Result<Frame<Bytes>, Failure>>,
 }
 
-/// How a transfer begins.
+/// Input for the start of a transfer.
 pub(super) struct Begun {
     /// Length of the content, bytes, if known.
     pub(super) length: Option<u64>,
-    /// What the child offers, if it is stored here too.
+    /// The dictionary that the child offers, if it is stored here too.
     pub(super) offered: Option<StoredContent>,
-    /// By what the content may find a dictionary, and be one later.
+    /// Data to find a dictionary for the content, and to make the content a dictionary later.
     pub(super) resemblance: Option<Resemblance>,
     pub(super) allowance: Allowance,
     pub(super) memory: ShareReservation,
     pub(super) account: Account,
 }
 
-/// Counts the frames of a response when it ends, in any way.
+/// Counts a response's frames when the response is over, for any reason.
 pub(super) struct Account {
     counters: Arc<LinkCounters>,
     host: Box<str>,
@@ -94,19 +94,20 @@ impl Account {
         }
     }
 
-    /// Notes what was sent so far. The log entry is written before this is dropped.
+    /// Records the bytes sent so far. `drop` would be too late for this, because the log entry is
+    /// written before the account is dropped.
     fn note(&mut self, totals: Totals) {
         self.totals = totals;
         let usage = LinkUsage::of(totals, self.dictionary);
         self.received.set_link(usage);
     }
 
-    /// Notes the time of encoding since `begun`.
+    /// Records the encoding time since `begun`.
     fn worked(&self, begun: Instant) {
         self.counters.coding.worked(OUT, begun.elapsed());
     }
 
-    /// Whether the disk has time for this dictionary, for content of `length` bytes.
+    /// Returns true if the disk has time to read this dictionary, for content of `length` bytes.
     fn is_worth_reading(&self, content: &StoredContent, length: Option<u64>) -> bool {
         let load = &self.counters.load;
         let is_worth = load.is_worth_reading(content.length, length, Instant::now().into_std());
@@ -126,7 +127,7 @@ impl Drop for Account {
 }
 
 impl Begun {
-    /// Reserves what a dictionary takes that was found later.
+    /// Reserves memory for a dictionary that was found later.
     fn reserve_for(&mut self, dictionary: &StoredContent) -> bool {
         let without = encoder_bytes(self.length, 0);
         let with = encoder_bytes(self.length, dictionary.length) + dictionary.reading_bytes();
@@ -139,7 +140,7 @@ impl Begun {
 }
 
 impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
-    /// Frames of `body`; `search` looks for a dictionary by content.
+    /// Frames for `body`; `search` looks for a dictionary by content.
     pub(super) fn new(body: B, begun: Begun, search: Option<Search>) -> Self {
         let mut framed = Self {
             body,
@@ -166,7 +167,7 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
         framed
     }
 
-    /// Begins the frames, with the dictionary that was found.
+    /// Starts the frames, with the dictionary that was found.
     fn begin_frames(&mut self, named: Option<Named>) {
         self.search = None;
         let named = named.filter(|named| {
@@ -214,7 +215,7 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
             content.map(|content| DictionaryReader::new(content, Arc::clone(counters)));
     }
 
-    /// Collects content until a dictionary can be looked for, and looks for it.
+    /// Collects content until it suffices for a dictionary search, and searches.
     fn poll_search(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let (Some(search), Some(resemblance)) = (&mut self.search, &mut self.resemblance) else {
             self.begin_frames(None);
@@ -230,7 +231,8 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
                     Ok(data) => {
                         resemblance.sketcher.push(&data);
                         self.collected_bytes += data.len();
-                        // A copy, for which `begun.memory` pays: the piece itself may keep a page.
+                        // A copy, for which `begun.memory` pays: the piece itself may keep a page
+                        // in memory.
                         self.collected.push_back(Bytes::copy_from_slice(&data));
                     }
                     Err(trailers) => self.rest = Some(Ok(trailers)),
@@ -244,7 +246,7 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
         Poll::Ready(())
     }
 
-    /// What the source gives: first what was collected.
+    /// The next frame of the source; collected content is first.
     fn poll_source(
         &mut self,
         context: &mut Context<'_>,
@@ -268,7 +270,7 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
         Poll::Ready(frame)
     }
 
-    /// Enters the content in the table of what was sent, so that it can be a dictionary.
+    /// Enters the content in the table of sent objects, so that it can be a dictionary.
     fn enter(&mut self, digest: Digest, length: u64) {
         if let Some(resemblance) = self.resemblance.take() {
             let object = SentObject {
@@ -281,16 +283,16 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
         }
     }
 
-    /// The same with another source.
+    /// Replaces the source.
     pub(super) fn with_body(mut self, with: impl FnOnce(B) -> B) -> Self {
         self.body = with(self.body);
         self
     }
 
-    /// The next frames, or the trailers behind them.
+    /// The next frames, or the trailers after them.
     ///
-    /// Short frames are sent together while content keeps coming: a record of TLS and its frame of
-    /// HTTP/2 take 31 bytes, as much as a block of a release that hardly changed.
+    /// Short frames are sent together while more content arrives: a TLS record and its HTTP/2 frame
+    /// add 31 bytes, as much as a block of a release that hardly changed.
     pub(super) fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -326,7 +328,7 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
             }
             if !self.content.is_empty() {
                 if coded >= TURN_BYTES {
-                    // Other requests of this core have their turn.
+                    // Give other requests on this core their turn.
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -382,7 +384,7 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
                     }
                 }
                 Poll::Ready(Some(Err(failure))) => {
-                    // The child may use what came before.
+                    // The child may use the content before the failure.
                     let flushed = encoder.flush(&mut self.frames);
                     self.begun.account.note(encoder.totals());
                     if let (Ok(()), Some(encoder)) = (flushed, self.encoder.take()) {
@@ -409,8 +411,8 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
         }
     }
 
-    /// Whether END or what came in its place was the last: the stream ends with it, and not with
-    /// an empty frame of HTTP/2 and its record of TLS behind it.
+    /// Returns true if END, or the frame in place of END, was the last frame. Then the stream is
+    /// closed with it, and no empty HTTP/2 frame with a TLS record follows.
     pub(super) fn has_given_all(&self) -> bool {
         let is_begun = self.search.is_none();
         is_begun && self.encoder.is_none() && self.frames.is_empty() && self.rest.is_none()
@@ -438,13 +440,13 @@ impl<B: Body<Data = Bytes, Error = Failure> + Unpin> Framed<B> {
 
 /// Content that is coded in one step, bytes: 1 ms or less within a stretch.
 const PIECE_BYTES: usize = 64 << 10;
-/// Frames that are sent without waiting for more, bytes: a record of TLS.
+/// Frames that are sent without waiting for more, bytes: a TLS record.
 const SENT_BYTES: usize = 16 << 10;
 /// Content that is coded before other requests have their turn, bytes.
 const TURN_BYTES: usize = 256 << 10;
-/// How long content waits at the most, if more keeps coming.
+/// Maximum time that content waits, if more content arrives meanwhile.
 const HELD_TIME: Duration = Duration::from_millis(100);
-/// How long content waits for more before it is sent.
+/// Time that content waits for more before it is sent.
 const FLUSH_TIME: Duration = Duration::from_millis(20);
-/// The reason in ABORT.
+/// The reason code in ABORT.
 const SOURCE_FAILED: u8 = 1;

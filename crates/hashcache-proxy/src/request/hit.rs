@@ -2,13 +2,13 @@
 //!
 //! Preconditions are evaluated first, then ranges (RFC 9110 13.2.2). Content that the response
 //! needs and the store lacks is fetched before the head is sent: if the origin no longer has the
-//! stored version, the response can still be made from the new one. If a later range is missing in
-//! the same way, the response breaks off; it is never completed from another version. If the origin
-//! does not support ranges, the whole object is fetched.
+//! stored version, the response can still be made from the new version. If a later range is missing
+//! in the same way, the response breaks off; it is never completed from another version. If the
+//! origin does not support ranges, the whole object is fetched.
 //!
 //! Called by the loop in `request`.
 //!
-//! Cost of a complete hit: the stored fields become those of the response without a copy, three
+//! Cost of a complete hit: the stored fields are moved into the response without a copy, three
 //! fields are added, the index is read once per span. Content is passed by reference.
 
 use std::collections::VecDeque;
@@ -62,29 +62,28 @@ pub(super) async fn answer(
     let length = length.unwrap_or(0);
     let mut draft = draft(worker.common.now(), request, facts, (length, form), &stored);
     if draft.status == stored.facts.status && !hit.is_complete() && length <= SHORT {
-        // Its length may be that of a part: see `fetch::fields::whole_of_part`.
+        // The stored length may be the length of a part: see `fetch::fields::whole_of_part`.
         return Ok(match facts.method {
             MethodKind::Get => anew_whole(transaction, (hit, place)),
             MethodKind::Head | MethodKind::Other => Next::Pass(Forward::Partial),
         });
     }
     let pages = stored.pages.clone();
-    // The pages that are decoded, unless the client gets them as they are.
+    // The pages to decode, unless the client gets them as they are.
     let decoded = pages.as_ref().filter(|_| form != StoredForm::Zstd);
     let lacks = draft.ranges().any(|range| {
         let stored = decoded.map_or(range.clone(), |pages| pages.stored_range(&range));
         !hit.holes(stored).is_empty()
     });
     let in_one_piece = draft.parts.is_empty() || hit.whole_content().is_some();
-    // The origin has no part of what is stored in pages.
+    // The origin cannot supply a part of text stored in pages.
     let validator = if (in_one_piece && !lacks) || pages.is_some() {
         None
     } else {
         if_range_value(&stored.facts, &stored.fields)
     };
-    // The index can list content that is gone or damaged on disk. If the origin can be asked for
-    // it, the response need not break off, so it is assembled even though nothing seems to be
-    // missing.
+    // The index can list content that is gone or damaged on disk. If the origin can supply it, the
+    // response need not break off, so it is assembled even though nothing seems to be missing.
     let mends = validator.is_some() && !facts.directives.only_if_cached;
     if !lacks
         && !mends
@@ -92,7 +91,7 @@ pub(super) async fn answer(
         && let Some(body) = body(&draft, &hit, decoded)
     {
         let mut body = body;
-        // While another response is possible.
+        // Start reading now, while another response is still possible.
         if decoded.is_some() && !in_one_piece {
             body = body.paid_by(&connection.allowance);
             if body.begin().await.is_err() {
@@ -121,7 +120,7 @@ pub(super) async fn answer(
         };
         return Ok(Next::Miss(place, reason));
     }
-    // Content that this request has begun to fetch is on its way.
+    // Content that this request has started to fetch is already in transit.
     if lacks
         && transaction.awaited.is_none()
         && let Some(limits) = &request.limits
@@ -173,8 +172,8 @@ pub(super) async fn answer(
     Ok(Next::Answer(draft.with(connection, fields, body, served)))
 }
 
-/// What is stored in pages cannot be read, and cannot be completed. Fetches the whole content; the
-/// last attempt forwards the request unchanged.
+/// Handles text in pages that cannot be read or completed: fetches the whole content; the last
+/// attempt forwards the request unchanged.
 fn anew_whole(transaction: &mut Transaction<'_>, (hit, place): (Hit, ObjectPlace)) -> Next {
     transaction.tries += 1;
     if transaction.tries >= TRIES_MAX {
@@ -187,8 +186,8 @@ fn anew_whole(transaction: &mut Transaction<'_>, (hit, place): (Hit, ObjectPlace
     Next::Miss(place, reason)
 }
 
-/// The step after a stored version could not be completed. Upstream was asked once: a sick origin
-/// must not be asked again and again for one request.
+/// The step after a stored version could not be completed. Upstream already got a request: a
+/// failing origin must not get repeated requests for the same client request.
 fn instead(
     transaction: &mut Transaction<'_>,
     (hit, place): (Hit, ObjectPlace),
@@ -214,7 +213,7 @@ fn instead(
             };
             passed(transaction, (response, None), answered.next_hop, status)
         }
-        // The origin may fail at ranges only, which this request does not ask for.
+        // The origin may fail at ranges only, and this request has no range.
         Unprepared::Answered(answered) => {
             let worker = &transaction.connection.worker;
             let bytes = answered.exchange.response.body().origin_bytes();
@@ -228,13 +227,13 @@ fn instead(
     })
 }
 
-/// Whether an error is about the origin or the client rather than about the range.
+/// Returns true if an error is about the origin or the client rather than about the range.
 fn answers_any(status: StatusCode) -> bool {
     matches!(status.as_u16(), 429 | 502 | 503 | 504)
 }
 
-/// The stored version cannot be completed. Looks up what is stored now; the last attempt forwards
-/// the request unchanged.
+/// Handles a stored version that cannot be completed: looks up the object that is stored now; the
+/// last attempt forwards the request unchanged.
 fn anew(transaction: &mut Transaction<'_>, place: ObjectPlace) -> Next {
     transaction.tries += 1;
     if transaction.tries < TRIES_MAX {
@@ -246,7 +245,7 @@ fn anew(transaction: &mut Transaction<'_>, place: ObjectPlace) -> Next {
 
 const TRIES_MAX: u8 = 3;
 
-/// What a stored response may be used for. After a soft purge it is never fresh.
+/// Decides how a stored response may be used. After a soft purge it is never fresh.
 pub(super) fn reuse_hit(
     transaction: &Transaction<'_>,
     hit: &Hit,
@@ -282,18 +281,18 @@ pub(super) fn found(
     })
 }
 
-/// A response without its content.
+/// A response without the content.
 struct Draft {
     status: StatusCode,
-    /// Whether the response has the stored fields.
+    /// True if the response has the stored fields.
     has_stored_fields: bool,
-    /// Fields that the response has besides, or in place of stored ones of the same name.
+    /// Fields that are added, or that replace stored fields of the same name.
     fields: HeaderMap,
     /// The content, in order.
     parts: VecDeque<BodyPart>,
     /// The length of the content, bytes.
     length: u64,
-    /// Whether the content is that of the stored response, which its digests describe.
+    /// True if the content is the complete stored content, which the stored digests describe.
     is_whole: bool,
     form: StoredForm,
 }
@@ -307,7 +306,7 @@ impl Draft {
         }
     }
 
-    /// A response with these fields alone.
+    /// A response with only these fields.
     fn with_fields(status: StatusCode, fields: HeaderMap) -> Self {
         Self {
             status,
@@ -381,7 +380,7 @@ fn draft(
     draft
 }
 
-/// The same without a look at the form.
+/// As [`draft`], but without regard to the form.
 fn plain_draft(
     now: UnixTime,
     request: &ClientRequest,
@@ -444,17 +443,18 @@ fn is_one_page(stored: &StoredResponse) -> bool {
     stored.pages.as_ref().is_some_and(PageTable::is_one_page)
 }
 
-/// Whether a range is asked for by a date. Where clients may have the coded form, a date does not
-/// say of which form they have a part.
+/// Returns true if the request has If-Range with a date. If clients may have the coded form, a date
+/// does not show to which form their part belongs.
 fn has_if_range_date(request: &HeaderMap) -> bool {
     let value = request.get(IF_RANGE);
     value.is_some_and(|value| !EntityTag::parse(value.as_bytes()).is_well_formed())
 }
 
-/// Whether several ranges are sent as `multipart/byteranges`. Overlapping ranges, and ranges that
-/// add up to more than the content, are a mistake or an attack: they get the whole content (RFC
-/// 9110 14.2). Two separate ranges are always accepted, even if the part headers are longer than a
-/// short object: a client has a reason to ask for two ranges of it, and the overhead is bounded.
+/// Returns true if several ranges are sent as `multipart/byteranges`. Overlapping ranges, and
+/// ranges that add up to more than the content, are a mistake or an attack: they get the whole
+/// content (RFC 9110 14.2). Two separate ranges are always accepted, even if the part headers are
+/// longer than a short object: a client has a reason to request two ranges of it, and the overhead
+/// is bounded.
 fn is_frugal(ranges: &[ByteRange], length: u64) -> bool {
     let mut sorted = ranges.to_vec();
     sorted.sort_unstable_by_key(|range| range.first);
@@ -488,7 +488,7 @@ fn several(ranges: &[ByteRange], length: u64, fields: &HeaderMap) -> Draft {
     draft
 }
 
-/// The content as one contiguous range that the hit has completely, as far as the index knows.
+/// The content as a single contiguous range that the hit has completely, as far as the index knows.
 fn body(draft: &Draft, hit: &Hit, pages: Option<&PageTable>) -> Option<Body> {
     let mut ranges = draft.ranges();
     let body = match (ranges.next(), draft.parts.len()) {

@@ -1,13 +1,13 @@
-//! Requests of children: what they say about their link, their responses in frames, and the names
-//! of other objects of a page.
+//! Requests of children: the field for the link, responses in frames, and the names of other
+//! objects of a page.
 //!
-//! Called by `request` for each request, at its beginning and when the response is there.
+//! Called by `request` for each request, when it arrives and when the response is ready.
 //!
-//! Invariants: the field is removed from every request but a child's CONNECT, and counts only on
-//! the connection of a child. To a request with Cookie, a response that no shared cache may store,
-//! or that varies by Cookie, passes as it is; to one with Authorization, every response does. Only
-//! what a shared cache may store is coded with a dictionary. Without memory for an encoder the
-//! response is ordinary HTTP.
+//! Invariants: the field is removed from every request except a child's CONNECT, and counts only on
+//! a child's connection. For a request with Cookie, a response passes unchanged if no shared cache
+//! may store it, or if it varies by Cookie; for a request with Authorization, every response passes
+//! unchanged. Only a response that a shared cache may store is coded with a dictionary. Without
+//! memory for an encoder the response is ordinary HTTP.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -42,13 +42,13 @@ use crate::fetch::counters::ByteCount;
 #[derive(Debug)]
 pub(super) struct LinkedRequest {
     asked: LinkRequest,
-    /// What the child offers, if it is stored here.
+    /// The dictionary that the child offers, if it is stored here.
     offered: Mutex<Option<StoredContent>>,
     has_cookie: bool,
     resource: Mutex<Option<Resource>>,
 }
 
-/// What is asked for.
+/// The requested resource.
 #[derive(Clone, Debug)]
 struct Resource {
     target: Target,
@@ -56,9 +56,9 @@ struct Resource {
 }
 
 impl LinkedRequest {
-    /// Takes the field out of a request; `None` if its response is ordinary HTTP.
+    /// Removes the field from a request; `None` if the response is ordinary HTTP.
     pub(super) fn take<B>(connection: &Connection, request: &mut Request<B>) -> Option<Arc<Self>> {
-        // There the field offers chunks, and `connect` reads it.
+        // In a CONNECT the field offers chunks, and `connect` reads it.
         if connection.child.is_some() && *request.method() == Method::CONNECT {
             return None;
         }
@@ -67,7 +67,7 @@ impl LinkedRequest {
             request.extensions_mut().insert(LinkedLogin(number));
             return None;
         }
-        // A child asks for no frames with Authorization, and gets none.
+        // With Authorization a child does not request frames, and gets none.
         let may_frame =
             *request.method() == Method::GET && !request.headers().contains_key(AUTHORIZATION);
         if connection.child.is_none() || !may_frame {
@@ -83,7 +83,7 @@ impl LinkedRequest {
         Some(linked)
     }
 
-    /// Notes what is asked for, when that is known.
+    /// Records the requested resource, when it is known.
     pub(super) fn note(&self, space: Space, target: &Target, fields: &HeaderMap) {
         let resource = Resource {
             target: target.clone(),
@@ -93,7 +93,7 @@ impl LinkedRequest {
         *lock(&self.resource) = is_own.then_some(resource);
     }
 
-    /// Notes the stored response that was found, before a new one replaces it: it may be the
+    /// Records the stored response that was found, before a new response replaces it: it may be the
     /// content that the child offers.
     pub(super) fn note_stored(&self, hit: &Hit, stored: &StoredResponse) {
         let is_offered = self.asked.offered.is_some_and(|offered| {
@@ -105,7 +105,7 @@ impl LinkedRequest {
         }
     }
 
-    /// The response in frames, if that is of use.
+    /// The response in frames, if that is useful.
     pub(super) async fn respond(
         &self,
         connection: &Connection,
@@ -129,7 +129,7 @@ impl LinkedRequest {
         {
             return response;
         }
-        // What is stored for each cookie is some user's own.
+        // A response stored separately for each cookie belongs to a user.
         let is_of_user = self.has_cookie && varies_by_cookie(response.headers());
         let is_public = !is_of_user && self.is_public(connection, &response);
         if self.has_cookie && !is_public {
@@ -192,7 +192,7 @@ impl LinkedRequest {
         host.unwrap_or_default().into()
     }
 
-    /// Names the other objects of a page to the child, or notes that this is one of them.
+    /// Names the other objects of a page to the child, or records that this is such an object.
     fn hint(
         &self,
         connection: &Connection,
@@ -237,12 +237,12 @@ impl LinkedRequest {
         }
     }
 
-    /// Whether the child asks because this box has named the resource.
+    /// Returns true if the child sent the request because this box had named the resource.
     pub(super) fn follows_hint(&self) -> bool {
         self.asked.hints == HintUse::Followed
     }
 
-    /// What the child offers, if it is stored here: as it was found, or kept since.
+    /// The dictionary that the child offers, if it is stored here: as it was found, or kept since.
     async fn offered(&self, connection: &Connection) -> Option<StoredContent> {
         let offered = self.asked.offered?;
         if let Some(content) = lock(&self.offered).take() {
@@ -254,12 +254,12 @@ impl LinkedRequest {
         };
         let digest = Digest(offered.digest);
         let kept = named::kept(&connection.worker.cache, &origin, digest);
-        // A busy disk must not keep the response.
+        // A busy disk must not delay the response.
         let content = timeout(named::FIND_TIME, kept).await.ok()??;
         (content.length == offered.length).then_some(content)
     }
 
-    /// By what the response may find a dictionary and be one later.
+    /// Data with which the response may find a dictionary and be a dictionary later.
     fn resemblance(&self, connection: &Connection) -> Option<Resemblance> {
         let sent = connection.child.as_ref()?.sent.clone()?;
         let resource = lock(&self.resource);
@@ -273,7 +273,7 @@ impl LinkedRequest {
         })
     }
 
-    /// Whether a shared cache may store the response.
+    /// Returns true if a shared cache may store the response.
     fn is_public(&self, connection: &Connection, response: &Response<Body>) -> bool {
         let common = &connection.worker.common;
         let resource = lock(&self.resource);
@@ -285,7 +285,7 @@ impl LinkedRequest {
             target: &resource.target,
             method: &Method::GET,
             request: &resource.fields,
-            // A child asks a forward proxy, where nothing is exempt.
+            // A child sends requests to a forward proxy, where nothing is exempt.
             exempt: Exempt::default(),
             status: response.status(),
             response: response.headers(),
@@ -307,11 +307,12 @@ fn varies_by_cookie(fields: &HeaderMap) -> bool {
         .any(|name| name.trim_ascii().eq_ignore_ascii_case(b"cookie"))
 }
 
-/// Whether the client waits for events one by one: the head must not wait for the first of them.
+/// Returns true if the client waits for single events: the head must not wait for the first of
+/// them.
 fn is_stream_of_events(fields: &HeaderMap) -> bool {
     let kind = fields.get(CONTENT_TYPE).map(|kind| kind.as_bytes());
     kind.is_some_and(|kind| kind.to_ascii_lowercase().starts_with(b"text/event-stream"))
 }
 
-/// Content that is shorter would grow by its frames, bytes.
+/// Shorter content would grow in frames, bytes.
 const FRAMED_MIN: u64 = 256;

@@ -1,17 +1,17 @@
 //! Plain requests that memory answers, in HTTP/1.1 without a map of fields.
 //!
-//! Called by `hashcache-wire` for each head of a plain GET, before the service would be called. It
-//! knows a few request fields that change nothing here ([`FieldKind`]); a request with any other
-//! field takes the usual way. So does everything but a fresh response that does not vary and whose
-//! content is all in memory. Text that is stored in pages is given as it is, in zstd; clients that
-//! do not accept that take the usual way.
+//! Called by `hashcache-wire` for each head of a plain GET, before the service would be called.
+//! This module knows a few request fields that change nothing here ([`FieldKind`]); a request with
+//! any other field is left to the general path. So is everything but a fresh response that does not
+//! vary and that has all content in memory. Text that is stored in pages is served as stored, in
+//! zstd; clients that do not accept zstd use the general path.
 //!
-//! Invariant: the response has the fields and the content that the usual way gives to the same
+//! Invariant: the response has the fields and the content that the general path gives to the same
 //! request; the order of fields may differ between names. `tests/it/proxy_memory_hits.rs` of the
-//! command line compares both ways. What the usual way does beside answering happens here too: the
-//! log, metrics, page groups, notes about an intercepted client.
-//! Cost: the target, the cache key and the entry for the log are allocated; fields are copied once,
-//! from the metadata to the head.
+//! command line compares both paths. Side effects of the general path happen here too: the log,
+//! metrics, page groups, records about an intercepted client.
+//! Cost: the target, the cache key and the log entry are allocated; fields are copied once, from
+//! the metadata to the head.
 
 use std::rc::Rc;
 
@@ -40,7 +40,7 @@ use crate::connection::{Connection, InterceptedFor, MayAsk};
 use crate::log_entry::MemoryHitEntry;
 use crate::reuse::reuse_stored;
 
-/// Answers the plain requests of one connection.
+/// Answers the plain requests on one connection.
 pub(crate) struct MemoryHits {
     connection: Rc<Connection>,
 }
@@ -50,8 +50,8 @@ impl MemoryHits {
     pub(crate) fn of(connection: &Rc<Connection>) -> Option<Rc<dyn hashcache_wire::MemoryHits>> {
         let is_self_test = |it: &Rc<InterceptedFor>| it.is_self_test();
         let is_own = connection.intercepted.as_ref().is_some_and(is_self_test);
-        // A child speaks HTTP/2, and a reload may take its rights. On a connection that the network
-        // has sent here each name is looked up first.
+        // A child speaks HTTP/2, and a reload may remove the child's rights. On a connection that
+        // the network redirected here each name is looked up first.
         let is_other = connection.child.is_some() || connection.plain_destination().is_some();
         if is_other || is_own {
             return None;
@@ -61,7 +61,7 @@ impl MemoryHits {
     }
 }
 
-/// How a field of a plain request matters here.
+/// Meaning of a plain request's field here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldKind {
     Host,
@@ -70,12 +70,12 @@ enum FieldKind {
     Accept,
     SecFetchDest,
     AcceptEncoding,
-    /// It selects variants at most, and a response with variants is not served here.
+    /// The field selects variants at most, and a response with variants is not served here.
     Selects,
     /// `keep-alive` changes nothing. curl and browsers send it to a forward proxy in
     /// `Proxy-Connection`.
     Connection,
-    /// The usual way may look at it.
+    /// The general path may need the field.
     Other,
 }
 
@@ -116,7 +116,7 @@ impl FieldKind {
     }
 }
 
-/// The fields of a plain request that are needed; of several lines of a name the first one.
+/// The fields of a plain request that are needed; if a name has several lines, the first line.
 #[derive(Clone, Copy, Default)]
 struct PlainFields<'a> {
     host: Option<&'a str>,
@@ -136,7 +136,7 @@ impl<'a> PlainFields<'a> {
         };
         for (name, value) in request.fields() {
             match FieldKind::of(name) {
-                // The usual way compares it with the authority of HTTP/2.
+                // The general path compares it with the authority of HTTP/2.
                 FieldKind::Host if fields.host.is_some() => return None,
                 FieldKind::Host => {
                     let is_text = value.iter().all(|byte| (b' '..=b'~').contains(byte));
@@ -147,7 +147,7 @@ impl<'a> PlainFields<'a> {
                 FieldKind::Referer => fields.referer = fields.referer.or(Some(value)),
                 FieldKind::Accept => fields.accept = fields.accept.or(Some(value)),
                 FieldKind::SecFetchDest => fields.destination = fields.destination.or(Some(value)),
-                // The usual way looks at all lines of it.
+                // The general path uses all lines of this field.
                 FieldKind::AcceptEncoding if fields.codings.is_some() => return None,
                 FieldKind::AcceptEncoding => fields.codings = Some(value),
                 FieldKind::Selects => {}
@@ -167,14 +167,14 @@ impl hashcache_wire::MemoryHits for MemoryHits {
     ) -> Option<MemoryResponse> {
         let connection = &self.connection;
         if !connection.pins.is_empty() {
-            // The origin may take this request for one of a user who has logged in.
+            // The origin may take this request for a request of a user that has logged in.
             return None;
         }
         let worker = &connection.worker;
         let common = &worker.common;
         let fields = PlainFields::of(request)?;
         let (target, grace) = target(connection, request, fields.host)?;
-        // The usual way notes the objects of pages for children. One request of another client is
+        // The general path records page objects for children. A single request of another client is
         // enough.
         if fields.referer.is_some()
             && common.live().link.is_some()
@@ -188,7 +188,7 @@ impl hashcache_wire::MemoryHits for MemoryHits {
         if stored.facts.status != StatusCode::OK || !hit.is_complete() {
             return None;
         }
-        // As `stored_form` decides.
+        // As in `stored_form`.
         let is_zstd = stored.is_one_page && prefers_zstd(fields.codings.into_iter());
         if stored.is_in_pages && !is_zstd {
             return None;
@@ -205,8 +205,8 @@ impl hashcache_wire::MemoryHits for MemoryHits {
             return None;
         };
         let length = hit.content_len()?;
-        // A client that does not read keeps the content from being evicted. The usual way holds
-        // less of it.
+        // A client that does not read keeps the content from being evicted. The general path holds
+        // less content at a time.
         let share = connection.allowance.share();
         let charge = if length > FREE_BYTES as u64 {
             Some(share.take(length)?)
@@ -252,8 +252,8 @@ impl hashcache_wire::MemoryHits for MemoryHits {
     }
 }
 
-/// The resource that is asked for, and the grace of its site; `None` if it is not one that this way
-/// answers. The checks are those of the usual way (`serve`, `first` and `site::serve`).
+/// The requested resource, and the grace of the site; `None` if this module does not answer it. The
+/// checks are the same as in the general path (`serve`, `first` and `site::serve`).
 fn target(
     connection: &Connection,
     request: &PlainRequest<'_>,
@@ -292,7 +292,7 @@ fn target(
             .sites
             .find(&target.authority)
             .filter(|it| it.is_plain && permits(&target))?;
-        // Without fields that say otherwise the client is the peer.
+        // No forwarding fields are present, so the client is the peer of the connection.
         let authority = match site.spec.any_host_authority() {
             Some(authority) => authority.clone(),
             None => with_scheme(target.authority, target.scheme, connection.scheme),
@@ -318,7 +318,7 @@ fn target(
     is_usual.then_some((target, None))
 }
 
-/// Writes the head of the response; `None` if it is one for the usual way. Returns the stored
+/// Writes the head of the response; `None` if the general path must answer. Returns the stored
 /// Content-Type.
 fn write_head<'a>(
     connection: &Connection,
@@ -338,13 +338,14 @@ fn write_head<'a>(
             b"age" => continue,
             b"content-type" if content_type.is_none() => content_type = Some(value),
             b"date" => has_date = true,
-            // In zstd it has another tag, and what describes the content is about another form.
+            // The zstd form has another entity tag, and fields that describe the content are for
+            // the identity form.
             b"etag" if is_zstd && value.starts_with(b"\"") => {
                 line(name, &[b"W/", value].concat())?;
                 continue;
             }
             b"vary" if is_zstd => return None,
-            // As `hashcache_store::matches` decides. A response that varies does not get here.
+            // As in `hashcache_store::matches`. A response that varies does not get here.
             b"content-encoding"
                 if !stored.facts.flags.has(FactFlags::ANY_CODING)
                     && !line_accepts_coding(codings, value) =>
@@ -352,7 +353,7 @@ fn write_head<'a>(
                 return None;
             }
             b"cache-control" if is_zstd && has_no_transform(value) => return None,
-            // The steps of other requests do more about these than to write them.
+            // The general path does more with these fields than to write them.
             b"connection" | b"content-length" | b"transfer-encoding" | b"te" | b"trailer"
             | b"upgrade" => return None,
             _ if is_zstd
@@ -362,7 +363,7 @@ fn write_head<'a>(
             {
                 continue;
             }
-            // `site::finish` takes it out; of an origin of the Web it is a field like others.
+            // `site::finish` removes this field; from an origin of the Web it is an ordinary field.
             _ if name == ORIGIN.as_str().as_bytes() => {
                 if common.is_reverse() {
                     continue;

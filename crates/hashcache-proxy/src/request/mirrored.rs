@@ -1,13 +1,13 @@
 //! Requests to a mirror: answered like any other request, between two changes of fields.
 //!
 //! A request for `/mirror/NAME/…` is looked up, fetched and stored as a resource of the registry,
-//! in a key space of its own. If the response contains links, the client's conditions are
-//! translated before the lookup and the content is rewritten after it. The steps in between do not
-//! know about mirrors.
+//! in a separate key space. If the response contains links, the client's conditions are translated
+//! before the lookup and the content is rewritten after it. The steps in between do not know about
+//! mirrors.
 //!
 //! `request` calls [`translate_request`] before it answers, and [`rewrite_response`] after.
 //!
-//! Invariant: the store holds exactly what the registry sent.
+//! Invariant: the store holds exactly the response that the registry sent.
 
 use hashcache_base::failure::Failure;
 use hashcache_http::{Space, Target};
@@ -23,14 +23,14 @@ use super::transaction::ClientRequest;
 use crate::connection::Connection;
 use crate::metrics::Limit;
 
-/// The mirror resource that `target`, a URL of this proxy, stands for; `None` outside `/mirror/`.
+/// The mirror resource for `target`, a URL of this proxy; `None` outside `/mirror/`.
 pub(super) fn resolve(connection: &Connection, target: &Target) -> Option<MirrorLookup> {
     let live = connection.worker.common.live();
     live.mirrors.resolve(&target.path_and_query)
 }
 
-/// The key space and the resource that a purge of `target` is about: those of the registry if the
-/// URL belongs to a mirror.
+/// The key space and the resource for a purge of `target`: those in the registry if the URL belongs
+/// to a mirror.
 pub(super) fn purge_target(connection: &Connection, target: &Target) -> (Space, Target) {
     let common = &connection.worker.common;
     let is_ours = !common.is_reverse() && common.is_us(&target.authority);
@@ -40,15 +40,15 @@ pub(super) fn purge_target(connection: &Connection, target: &Target) -> (Space, 
     }
 }
 
-/// How the response to a mirror request is rewritten.
+/// Parameters for rewriting the response to a mirror request.
 pub(super) struct MirrorRewrite {
     links: Links,
     dressing: LinkRewriting,
     is_head: bool,
 }
 
-/// Turns a request for the mirror URL `asked` into one for a resource of the registry. `None`: its
-/// method is not allowed there.
+/// Turns a request for the mirror URL `asked` into a request for a resource of the registry.
+/// `None`: the method is not allowed there.
 pub(super) fn translate_request(
     connection: &Connection,
     mut request: Request<ClientBody>,
@@ -102,7 +102,7 @@ pub(super) fn translate_request(
     Ok(Some((request, rewrite)))
 }
 
-/// Turns the registry's response into one of the mirror: changes fields and rewrites links.
+/// Turns the registry's response into a response of the mirror: changes fields and rewrites links.
 pub(super) async fn rewrite_response(
     connection: &Connection,
     MirrorRewrite {
@@ -134,14 +134,14 @@ pub(super) async fn rewrite_response(
     })?;
     let rewriting = Rewriting::new(links.clone(), coding, &head.headers);
     rewrite_fields(&links, dressing, &mut head.headers);
-    // The first bytes are read here already.
+    // Set the payer now, because `rewritten` already reads the first bytes.
     let body = body.paid_by(&connection.allowance);
     let body = Body::rewritten(body, rewriting, memory).await?;
     Ok(Response::from_parts(head, body))
 }
 
-/// Publishing through a mirror is not supported. npm sends a POST to ask whether the packages that
-/// it installs have known vulnerabilities.
+/// Returns true if the mirror accepts this method. Publishing through a mirror is not supported.
+/// npm sends a POST to check whether the packages that it installs have known vulnerabilities.
 fn may_ask(mirror: &Mirror, method: &Method, route: &Route) -> bool {
     match *method {
         Method::GET | Method::HEAD => true,

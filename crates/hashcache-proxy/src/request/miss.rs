@@ -1,4 +1,4 @@
-//! Requests that no stored response answers: they follow another request's fetch, or begin one.
+//! Requests that no stored response answers: they follow another request's fetch, or start a fetch.
 //!
 //! Called by the loop in `request`; `validate` fetches with the same functions. [`fetched`] turns
 //! the result of a fetch into the next step.
@@ -27,7 +27,7 @@ use crate::access_log::Outcome;
 use crate::fetch::{self, Cause, Extent, FetchTask, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 
-/// Follows another request's fetch, or returns the fetch to begin.
+/// Follows another request's fetch, or returns the fetch to start.
 ///
 /// # Errors
 /// Only stored responses are wanted; or the fetch that it waited for has failed, as its own would.
@@ -76,8 +76,8 @@ pub(super) async fn miss(
     )
 }
 
-/// Looks up again after another request's validation, for which this request has waited `since`
-/// that time. If that does not help, fetches alone.
+/// Looks up again after another request's validation, for which this request has waited since the
+/// time `since`. If that does not help, fetches alone.
 pub(super) async fn again(
     transaction: &mut Transaction<'_>,
     place: ObjectPlace,
@@ -111,8 +111,8 @@ pub(super) async fn again(
     Next::Fetch(Fetch::alone(place, ForwardReason::of(forward)))
 }
 
-/// The age and the lifetime left of a stored response, if a request that has waited `since` that
-/// time for its validation may use it.
+/// The age and the remaining lifetime of a stored response, if a request that has waited for its
+/// validation since the time `since` may use it.
 fn usable_by_follower(
     transaction: &Transaction<'_>,
     hit: &Hit,
@@ -131,7 +131,7 @@ fn usable_by_follower(
         })
 }
 
-/// Fetches, for all waiting requests or for this request alone.
+/// Fetches, for all waiting requests or for this request only.
 pub(super) async fn fetch(
     transaction: &mut Transaction<'_>,
     Fetch {
@@ -153,8 +153,8 @@ pub(super) async fn fetch(
     Ok(fetched(transaction, place, answer, forward))
 }
 
-/// The fetch for a request, with the usual settings; `stored` are the fields of the response that
-/// it is to validate.
+/// The fetch for a request, with the usual settings; `stored` are the fields of the response to
+/// validate.
 pub(super) fn fetch_spec(
     transaction: &Transaction<'_>,
     place: ObjectPlace,
@@ -187,8 +187,8 @@ pub(super) fn fetch_spec(
     })
 }
 
-/// Begins a fetch in a task of its own and waits for its result. A task, because followers may need
-/// the fetch after this request's client has left.
+/// Starts a fetch in a separate task and waits for the result. It is a task, because followers may
+/// need the fetch after this request's client has left.
 pub(super) async fn begin(
     transaction: &mut Transaction<'_>,
     spec: Box<fetch::FetchSpec>,
@@ -226,7 +226,7 @@ pub(super) async fn begin(
     }
 }
 
-/// The next step after a fetch, whether or not its response is stored.
+/// The next step after a fetch, for stored and other responses.
 pub(super) fn fetched(
     transaction: &mut Transaction<'_>,
     place: ObjectPlace,
@@ -283,7 +283,7 @@ pub(super) fn fetched(
                 stored: true,
                 ..Served::fresh(stored.facts.age(now), stored.facts.ttl(now))
             };
-            // Keeps the fetch running until the response has a follower of its own.
+            // Keeps the fetch running until the response has its own follower.
             transaction.awaited = Some(awaited);
             Next::Serve(Box::new(Found {
                 hit,
@@ -314,8 +314,8 @@ pub(super) fn fetched(
     }
 }
 
-/// Memory of a fetch without its connection and its content: its future, and that of the request
-/// while it is sent.
+/// Memory of a fetch without the connection and the content: the future, and the future of the
+/// request while it is sent.
 const FETCH_BYTES: u64 = 24 << 10;
 
 const NO_MEMORY: Failure = Failure::Refused {

@@ -1,4 +1,4 @@
-//! The life of a request, from its head to its line in the log.
+//! The life of a request, from the head to the log entry.
 //!
 //! ```text
 //! head ─▶ refused? ─▶ target ─▶ ours? tunnel? ─▶ look up ─▶ fresh ──────────────▶ hit
@@ -6,11 +6,11 @@
 //!                                                   └──▶ miss ─▶ join or begin a fetch ─▶ follow
 //! ```
 //!
-//! Called by `hashcache-wire`, once a request. [`forward`] and [`site`] make of it what the store
-//! or an origin can answer. A hit is answered in [`hit`]; a hit in memory for a plain request is
-//! answered in [`memory_hit`] before this is called.
+//! Called by `hashcache-wire`, once a request. [`forward`] and [`site`] turn it into a request that
+//! the store or an origin can answer. A hit is answered in [`hit`]; a hit in memory for a plain
+//! request is answered in [`memory_hit`] before this is called.
 //!
-//! Invariant: every request ends in exactly one answer and one log entry.
+//! Invariant: every request gets exactly one answer and one log entry.
 
 pub(crate) mod assembly;
 pub(crate) mod body;
@@ -86,8 +86,9 @@ pub(crate) async fn handle(
     };
     let response =
         answer.unwrap_or_else(|failure| failed(&connection, &failure, reader, &mut log_entry));
-    // A waiting head is in a map first, then in a buffer that may be twice as large; growing
-    // buffers leave holes in the heap. Set all of that aside until the client has taken the head.
+    // A waiting head is first in a map, then in a buffer that may be twice as large; growing
+    // buffers leave holes in the heap. Reserve memory for all that until the client has taken the
+    // head.
     let head = head_bytes(response.headers());
     let response = if head <= HEAD_FREE || connection.cell.hold_until_sent(HEAD_COPIES * head) {
         response
@@ -120,7 +121,7 @@ fn head_bytes(fields: &HeaderMap) -> usize {
     sizes.sum()
 }
 
-/// The error page of a failed request.
+/// The error page for a failed request.
 fn failed(
     connection: &Connection,
     failure: &Failure,
@@ -138,7 +139,8 @@ fn failed(
     page::failure(failure, &context).map(Body::full)
 }
 
-/// Takes the fields of the last hop out of a request, and refuses one that was here before.
+/// Removes the last hop's fields from a request, and refuses a request that has already passed
+/// through this proxy.
 fn prepare(
     connection: &Connection,
     request: &mut Request<ClientBody>,
@@ -146,7 +148,8 @@ fn prepare(
 ) -> Result<(), Failure> {
     strip(request, info)?;
     let common = &connection.worker.common;
-    // A forward proxy is in no CDN, and passes on what CDNs on the way to others have written.
+    // A forward proxy is in no CDN, and passes on the fields that CDNs on the way to others have
+    // added.
     let is_in_cdn_loop = common.is_reverse() && common.via.is_in_cdn_loop(request.headers());
     if is_in_cdn_loop || common.via.is_in_via(request.headers()) {
         return Err(Failure::Loop);
@@ -165,14 +168,14 @@ async fn answer(
         return answer_unlimited(connection, request, log_entry).await;
     };
     log_entry.byte_count().charge_to(&limits);
-    // On the heap: the future of requests without limits need not have room for it twice.
+    // Boxed, so that the future of requests without limits does not have room for it twice.
     let response = Box::pin(answer_unlimited(connection, request, log_entry)).await?;
     Ok(response.map(|body| body.within(&limits)))
 }
 
-/// Answers from the store if allowed, else from upstream: carries out one step after another until
-/// there is a response. The large futures of rare steps are on the heap: every request moves its
-/// own future several times.
+/// Answers from the store if allowed, otherwise from upstream: carries out one step after another
+/// until there is a response. The large futures of rare steps are boxed, because every request
+/// moves its future several times.
 async fn answer_unlimited(
     connection: &Rc<Connection>,
     request: Box<ClientRequest>,
@@ -188,7 +191,8 @@ async fn answer_unlimited(
     let mut transaction = Transaction::new(connection, request, log_entry);
     let mut next = first(&transaction)?;
     loop {
-        // A future keeps the temporary values of a `match` for as long as its arms wait.
+        // A separate `let`, because a `match` would keep temporary values in the future for as long
+        // as its arms wait.
         let step = within_quota(&mut transaction, next)?;
         next = match step {
             Next::LookUp(key) => {
@@ -226,10 +230,10 @@ fn within_quota(transaction: &mut Transaction<'_>, next: Next) -> Result<Next, F
     }
 }
 
-/// The first step: forwarding if the store must not answer, else a lookup.
+/// The first step: forwarding if the store must not answer, otherwise a lookup.
 fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
     let (connection, request) = (transaction.connection, &transaction.request);
-    // In an intercepted connection the port was checked at CONNECT, which has a list of its own.
+    // On an intercepted connection the port was checked at CONNECT, which has a separate port list.
     if request.space == Space::Own && connection.intercepted.is_none() {
         let ports = &connection.worker.common.live().settings.allow_port;
         check_port(ports, request.target.scheme, request.target.authority.port)?;
@@ -238,7 +242,7 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
         Err(forward) => forward,
         Ok(()) if request.is_bypass || request.login != Login::None => Forward::Bypass,
         Ok(()) if asks_for_upgrade(&request.method, &request.fields) => Forward::Bypass,
-        // The owner combines ranges; here they would be stored nowhere.
+        // The owner combines ranges; here they would not be stored.
         Ok(()) if transaction.facts.has_range && is_of_member(transaction) => Forward::Bypass,
         Ok(()) => match cache_key(request.space, &request.target) {
             Some(key) => return Ok(Next::LookUp(key.into())),
@@ -252,7 +256,7 @@ fn first(transaction: &Transaction<'_>) -> Result<Next, Failure> {
     }
 }
 
-/// Whether another member stores the resource, and may be asked.
+/// Returns true if another member stores the resource, and may get the request.
 fn is_of_member(transaction: &Transaction<'_>) -> bool {
     let (worker, request) = (&transaction.connection.worker, &transaction.request);
     let hops = || worker.member_hops(request.space, &request.target, &request.fields);
@@ -291,7 +295,8 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<N
     if transaction.facts.has_override
         && !answers_overrides(&request.fields, request.exempt(), stored.row.as_ref())
     {
-        // Neither validated nor replaced: the response to this request says nothing about others.
+        // Neither validated nor replaced, because the response to this request gives no information
+        // about others.
         return Ok(Next::Miss(place, ForwardReason::of(Forward::Bypass)));
     }
     let served = match hit::reuse_hit(transaction, &hit, &stored) {
@@ -351,7 +356,7 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<N
 /// Memory for a response head that needs no reservation: every connection has this much.
 const HEAD_FREE: usize = 4 << 10;
 
-/// Memory of a waiting head, as a multiple of its size. With 2,500 clients and `--memory 64MiB`,
+/// Memory of a waiting head, as a multiple of its size. With `--memory 64MiB` and 2,500 clients,
 /// resident memory peaked at 103 MiB with 2 copies, 95 with 3 and 92 with 4.
 const HEAD_COPIES: usize = 6;
 

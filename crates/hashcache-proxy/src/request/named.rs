@@ -1,12 +1,12 @@
 //! The parent's search for a dictionary by content.
 //!
-//! A part of `framed`, before the first frame is written: the beginning of the content is collected
-//! and sketched, then the table of what was sent to the child is asked, then the store.
+//! A part of `framed`, before the first frame is written: the start of the content is collected and
+//! sketched, then the table of objects sent to the child is searched, then the store.
 //!
-//! Invariants: a dictionary is of the same origin as the response, and its stored digest is the one
-//! that the child was sent. Content waits at most [`SEARCH_TIME`] for what follows it,
-//! and [`FIND_TIME`] for the store.
-//! Cost: 0.8 ms a MB for the sketch; the collected content, at most 2 MiB, is reserved.
+//! Invariants: a dictionary has the same origin as the response, and the stored digest equals the
+//! digest that the child received. Content waits at most [`SEARCH_TIME`] for more content, and
+//! [`FIND_TIME`] for the store.
+//! Cost: 0.8 ms a MB for the sketch; memory for the collected content, at most 2 MiB, is reserved.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -24,11 +24,11 @@ use tokio::time::{Sleep, sleep, timeout};
 use hashcache_link::dictionary::StoredContent;
 use hashcache_link::sent_to::SentTo;
 
-/// A response that may be a dictionary later, and may find one now.
+/// A response that may be a dictionary later, and may find a dictionary now.
 pub(super) struct Resemblance {
     pub(super) sent: Arc<SentTo>,
     pub(super) cache: Cache,
-    /// The cache key of the response; as much of it as `origin_bytes` names the origin.
+    /// The cache key of the response; the first `origin_bytes` bytes name the origin.
     pub(super) key: Box<[u8]>,
     pub(super) origin_bytes: usize,
     pub(super) sketcher: Sketcher,
@@ -39,7 +39,7 @@ pub(super) struct Search {
     /// The longest dictionary that the child accepts, bytes.
     named_max: u64,
     length: Option<u64>,
-    /// Runs while more content is waited for.
+    /// Runs while the search waits for more content.
     wait: Option<Pin<Box<Sleep>>>,
     looking: Option<Looking>,
 }
@@ -62,7 +62,7 @@ impl Search {
         }
     }
 
-    /// Ready when no more content should be waited for.
+    /// Ready when the search must not wait for more content.
     pub(super) fn poll_patience(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let wait = self
             .wait
@@ -86,7 +86,7 @@ impl Search {
                 };
                 let sketch = resemblance.sketcher.sketch();
                 let found = resemblance.sent.find(&sketch, &wanted);
-                // The child would have offered an older version of the same URL.
+                // An older version of the same URL is skipped: the child would have offered it.
                 let found = found.filter(|object| {
                     object.key != resemblance.key && object.length <= self.named_max
                 });
@@ -106,7 +106,7 @@ impl Search {
     }
 }
 
-/// The object in the store: under its key, or kept when another version replaced it.
+/// The object in the store: under the key, or kept when another version replaced it.
 async fn look_up(
     cache: Cache,
     sent: Arc<SentTo>,
@@ -130,7 +130,7 @@ pub(super) async fn kept(cache: &Cache, origin: &[u8], digest: Digest) -> Option
     StoredContent::kept(&hit, digest)
 }
 
-/// How long a lookup may take: a busy disk must not keep the response.
+/// Maximum time of a lookup: a busy disk must not delay the response.
 pub(super) const FIND_TIME: Duration = Duration::from_millis(200);
-/// How long a search waits for more content.
+/// Maximum time that a search waits for more content.
 const SEARCH_TIME: Duration = Duration::from_millis(200);

@@ -1,4 +1,4 @@
-//! Responses of the proxy itself: its front page on a forward listener, `/proxy.pac`, `OPTIONS *`.
+//! Responses of the proxy itself: the front page on a forward listener, `/proxy.pac`, `OPTIONS *`.
 
 use bytes::Bytes;
 use hashcache_access::RequestUser;
@@ -30,8 +30,8 @@ pub(super) fn page(
         return Ok(not_allowed());
     }
     let common = &connection.worker.common;
-    // A client that searches for a proxy may name a host that is not ours. The address that the
-    // client connected to is certainly right, so the page shows that one.
+    // A client that searches for a proxy may name a host that is not this proxy. The address that
+    // the client connected to is certainly right, so the page shows that address.
     let authority = if common.is_us(&target.authority) {
         target.authority.clone()
     } else {
@@ -74,8 +74,8 @@ pub(super) fn page(
     Ok(page::landing(&landing).map(Body::full))
 }
 
-/// Whether this is the page that shows a person what is left: at the host `proxy`, which is asked
-/// for through this proxy, or at one of its own addresses.
+/// Returns true if the target is the quota page, which shows a person the rest of the quotas: at
+/// the host `proxy`, which is requested through this proxy, or at an address of the proxy.
 pub(super) fn is_quota(connection: &Connection, target: &Target) -> bool {
     let common = &connection.worker.common;
     let Authority { host, port } = &target.authority;
@@ -89,7 +89,8 @@ pub(super) fn is_quota(connection: &Connection, target: &Target) -> bool {
         && (is_named() || common.is_us(&target.authority))
 }
 
-/// The page that shows a person what is left. A login is looked at, and not asked for.
+/// The quota page, which shows a person the rest of the quotas. A login is used if present, but
+/// there is no login challenge.
 pub(super) async fn quota(
     connection: &Connection,
     request: &Request<ClientBody>,
@@ -129,11 +130,11 @@ pub(super) async fn quota(
     Ok(page.map(Body::full))
 }
 
-/// The host of the page about quotas, for requests through this proxy.
+/// The host of the quota page, for requests through this proxy.
 const QUOTA_HOST: &str = "proxy";
 
 /// The answer to any request for the self-test host. Over https only a client that trusts our
-/// authority gets it.
+/// certificate authority gets it.
 pub(super) fn self_test(log_entry: &mut LogEntryBuilder) -> Response<Body> {
     log_entry.set_outcome(Outcome::Own);
     let mut response = text(StatusCode::OK, Bytes::from_static(b"trusted\n"));
@@ -149,7 +150,7 @@ pub(super) fn self_test(log_entry: &mut LogEntryBuilder) -> Response<Body> {
     response
 }
 
-/// Whether this is a path at which browsers look for proxy settings.
+/// Returns true if browsers look for proxy settings at this path.
 pub(super) fn is_pac(target: &Target) -> bool {
     matches!(target.path(), "/proxy.pac" | "/wpad.dat")
 }
@@ -159,7 +160,7 @@ fn local(connection: &Connection) -> Authority {
     Authority::from(connection.local)
 }
 
-/// A page that a gateway has without its server.
+/// A page that a gateway serves without an upstream server.
 pub(super) fn of_gateway(page: Response<Bytes>, log_entry: &mut LogEntryBuilder) -> Response<Body> {
     log_entry.set_outcome(Outcome::Own);
     page.map(Body::full)

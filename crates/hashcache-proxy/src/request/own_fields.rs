@@ -1,4 +1,4 @@
-//! Fields that this proxy adds to a response from upstream, and its outcome in the log.
+//! Adds the proxy's own fields to a response from upstream, and gives the outcome for the log.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::connection::Connection;
 use crate::fetch::Rest;
 use crate::route::NextHop;
 
-/// A response of upstream that is not stored.
+/// The step that answers with an upstream response that is not stored.
 pub(super) fn passed(
     transaction: &mut Transaction<'_>,
     (response, rest): (Response<ResponseBody>, Option<Rc<Rest>>),
@@ -33,7 +33,7 @@ pub(super) fn passed(
     Next::Answer(Response::from_parts(head, body))
 }
 
-/// Adds Via and Cache-Status to a response from upstream that was received in this version.
+/// Adds Via and Cache-Status to an upstream response that was received in this HTTP version.
 pub(super) fn add_own(
     connection: &Connection,
     (fields, received): (&mut HeaderMap, Version),
@@ -44,12 +44,12 @@ pub(super) fn add_own(
     status.append(&common.name, fields);
 }
 
-/// Adds Proxy-Support to a response that asks for a login of the connection, if the connection has
-/// the requests of one client only (`is_one_client`).
+/// Adds Proxy-Support to a response that requires a connection login, if the connection has the
+/// requests of a single client only (`is_one_client`).
 pub(super) fn offer_login(connection: &Connection, is_one_client: bool, fields: &mut HeaderMap) {
     let common = &connection.worker.common;
-    // A client that knows the proxy may answer the challenge only if the proxy says that it keeps
-    // the connection for it (RFC 4559, section 6).
+    // A client that knows the proxy may answer the challenge only if the proxy announces that it
+    // keeps the connection for this client (RFC 4559, section 6).
     let knows_proxy = !common.is_reverse()
         && connection.intercepted.is_none()
         && connection.destination.is_none();

@@ -1,13 +1,13 @@
-//! Which responses are objects of a page, so that a parent names them to its children.
+//! Decides which responses are objects of a page, so that a parent names them to children.
 //!
-//! Called by `linked` for responses to children, and by `miss` and `request` for those that are
-//! stored, or come from the store, for other clients.
+//! Called by `linked` for responses to children, and by `miss` and `request` for responses to other
+//! clients that are stored, or are from the store.
 //!
-//! Invariants: an object is of the origin of its page, and a shared cache may store it. Nothing is
-//! noted of a request with a cookie, credentials or a field that is not known to be harmless, nor
-//! of a response that sets a cookie: its URL may be known to one user only. A request without
-//! cookies, with the few fields that a child copies from the request for the page, gets the same
-//! response.
+//! Invariants: an object has the same origin as the page, and a shared cache may store it. Nothing
+//! is recorded for a request with a cookie, credentials or a field that is not known to be
+//! harmless, nor for a response that sets a cookie, because such a URL may be known to a single
+//! user only. A request without cookies, with the few fields that a child copies from the page
+//! request, gets the same response.
 
 use hashcache_http::{Exempt, FieldKinds, ResponseDirectives, Space, Target};
 use hashcache_link::hints::PageObject;
@@ -19,8 +19,8 @@ use tokio::time::Instant;
 use crate::connection::Connection;
 use crate::fetch::{HINTED_BYTES_MAX, HINTED_FIELDS};
 
-/// Notes the object that a client, which is no child, has asked for. Its response, which has status
-/// 200, is stored.
+/// Records the object that a client, not a child, has requested. The response has status 200 and is
+/// stored.
 pub(super) fn note_object(
     connection: &Connection,
     (space, target): (Space, &Target),
@@ -43,8 +43,8 @@ pub(super) fn note_object(
     }
 }
 
-/// The page for which an object was asked for, and the length of the object, if it is worth naming;
-/// the response is given by its fields and the length of its content.
+/// The page that uses a requested object, and the length of the object, if it is worth naming; the
+/// response is given by the fields and the content length.
 pub(super) fn page_of(
     target: &Target,
     request: &HeaderMap,
@@ -60,7 +60,7 @@ pub(super) fn page_of(
     }
     let referer = PageFields::of(request).referer()?;
     let is_page = wants_page(request) == Some(true) || is_html(response);
-    // An origin may answer a script's request in another way, without saying so in Vary.
+    // An origin may answer a script's request in another way, without listing that in Vary.
     let is_alike = !request.contains_key(ORIGIN) && varies_by_known_fields(response);
     let length = length.filter(|length| *length <= HINTED_BYTES_MAX)?;
     let is_named =
@@ -68,7 +68,7 @@ pub(super) fn page_of(
     is_named.then_some((referer, length))
 }
 
-/// Whether a response varies at most by fields that a child copies into its request.
+/// Returns true if a response varies at most by fields that a child copies into its request.
 fn varies_by_known_fields(response: &HeaderMap) -> bool {
     let lines = response.get_all(VARY).iter().map(|value| value.as_bytes());
     let mut names = lines.flat_map(|line| line.split(|octet| *octet == b','));
@@ -79,8 +79,8 @@ fn varies_by_known_fields(response: &HeaderMap) -> bool {
     })
 }
 
-/// Whether each request for the response has to validate it: then it is of no use to have it before
-/// the client asks.
+/// Returns true if each request must validate the response: then it is of no use to have it before
+/// the client requests it.
 fn is_stale_at_once(response: &HeaderMap) -> bool {
     let directives = ResponseDirectives::parse(response);
     let lifetime = directives.s_maxage.or(directives.max_age);

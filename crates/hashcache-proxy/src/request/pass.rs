@@ -1,9 +1,9 @@
-//! Forwarding: requests whose responses are not stored.
+//! Forwarding: requests with responses that are not stored.
 //!
 //! Called by the loop in `request`, and by `validate` for a HEAD.
 //!
-//! A request that has or follows a login of its connection (NTLM, Negotiate) is always forwarded,
-//! on the connection of its client.
+//! A request that has or follows a login of the connection (NTLM, Negotiate) is always forwarded,
+//! on the upstream connection of that client.
 //!
 //! Invariants: after an unsafe request, the stored responses that it may have changed are no longer
 //! served. The response to a HEAD is compared with the stored response to GET.
@@ -34,7 +34,7 @@ use crate::fetch::{self, AskFailure, SelectedResponse};
 use crate::log_entry::LogEntryBuilder;
 use crate::route::Route;
 
-/// Forwards a request and returns its response; nothing is stored.
+/// Forwards a request and returns the response; nothing is stored.
 pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answer {
     let informational = transaction.informational();
     let Transaction {
@@ -91,7 +91,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     } else {
         Upgrading::No
     };
-    // Which resource a HEAD with an override is about, nobody knows.
+    // With an override, nobody knows to which resource a HEAD applies.
     let is_comparable = !has_content && !is_bypass && !is_login && !may_override;
     let wanted = (method == Method::HEAD && is_comparable).then(|| fields.clone());
     let fields = fetch::upstream_fields(worker, &target, fields, version, upgrading);
@@ -102,7 +102,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     *request.method_mut() = method.clone();
     set_target(&mut request, &target.path_and_query);
     *request.headers_mut() = fields;
-    // Its response is compared with the stored one, which was fetched in this way.
+    // The response is compared with the stored response, which was fetched with this coding.
     let link = match &wanted {
         Some(fields) => LinkCoding::of(fields, StoredHere::No).in_plain(),
         None => LinkCoding::Unchanged,
@@ -131,7 +131,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     log_entry.set_next_hop(Some(answered.next_hop));
     let exchange = answered.exchange;
     if is_login && !exchange.may_leave_connection() {
-        // The client would take its own connection for one that is logged in.
+        // Otherwise the client would believe that its own connection is logged in.
         connection.cell.end_with_this();
     }
     if exchange.upgrade.is_some() && !grants_other_protocol(exchange.response.headers()) {
@@ -143,7 +143,8 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     if let Some(upgrade) = exchange.upgrade {
         connect::upgrade(connection, upgrade, limits, log_entry);
     }
-    // Another server than that of the name says nothing about what is stored for it.
+    // A response from another server than the named one gives no information about the objects
+    // stored for that name.
     if is_unsafe(&method) && only_server.is_none() {
         let (status, fields) = (response.status(), response.headers());
         let targets = invalidated(&method, &target, status, fields);
@@ -174,11 +175,11 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     Ok(Response::from_parts(head, body))
 }
 
-/// The route of a request that has or follows a login: the hop at which that is.
+/// The route for a request that has or follows a login: the hop with that login.
 ///
 /// # Errors
-/// The connection of a handshake has ended, and the request has its next message. It means nothing
-/// on another connection, so it is not sent, and the client begins anew.
+/// The connection of a handshake is closed, and the request has the next message of the handshake.
+/// It means nothing on another connection, so it is not sent, and the client starts again.
 fn route_of_login(
     connection: &Connection,
     turn: &Turn,
@@ -197,8 +198,8 @@ fn route_of_login(
     Ok(route)
 }
 
-/// Has the other members forget the response that an unsafe request may have changed: they did not
-/// see the request.
+/// Invalidates at the other members the response that an unsafe request may have changed, because
+/// they did not see the request.
 fn purge_at_owner(connection: &Rc<Connection>, target: &Target) {
     if connection.worker.common.live().routes.members().is_none() {
         return;

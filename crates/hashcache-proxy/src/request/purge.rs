@@ -1,10 +1,10 @@
-//! The method PURGE: `curl -X PURGE http://host/path`, as other caches have it.
+//! The method PURGE: `curl -X PURGE http://host/path`, as in other caches.
 //!
 //! | request | purges |
 //! |---|---|
 //! | no further fields | the URL and its variants |
-//! | a path that ends in `*` | all URLs that begin with the part before it, `…*` itself too |
-//! | `X-Purge-Method: exact` | the URL, even if it ends in `*` |
+//! | a path with a final `*` | all URLs that start with the part before it, `…*` itself too |
+//! | `X-Purge-Method: exact` | the URL, even if its last character is `*` |
 //! | `Surrogate-Key`, `xkey` or `xkey-purge` | the origin's responses with these labels |
 //! | `Cache-Groups` | the origin's responses in these groups |
 //! | `Soft-Purge: 1`, `Fastly-Soft-Purge: 1`, or `xkey-softpurge` | the same, softly |
@@ -12,11 +12,11 @@
 //! Called by `request`; calls `purge` of `hashcache-store`, and `queries`, which passes the purge
 //! of a URL on to peers.
 //!
-//! Invariants: a PURGE is forwarded to members of the site alone: another cache must not allow a
-//! purge that is forbidden here. It affects only the origin of its URL. It is refused if a page in
-//! a browser sent it, even the operator's browser. In front of a site no client may purge by
-//! default, not even this machine: behind a TLS terminator every request of the Internet has the
-//! address of this machine. A child may purge nothing over its link, whatever its address is.
+//! Invariants: a PURGE is forwarded only to members of the site, because another cache must not
+//! allow a purge that is forbidden here. It affects only the origin of the URL. It is refused if a
+//! page in a browser sent it, even the operator's browser. In front of a site no client may purge
+//! by default, not even this machine: behind a TLS terminator every request from the Internet has
+//! the address of this machine. A child may purge nothing over its link, whatever address it has.
 
 use hashcache_base::failure::Failure;
 use hashcache_base::net::address::check_port;
@@ -66,7 +66,7 @@ pub(super) async fn answer(
         return Err(refused(StatusCode::FORBIDDEN, reason));
     }
     if space == Space::Own {
-        // Squid's rules about ports hold for PURGE too: nothing of another port is stored.
+        // Squid's port rules apply to PURGE too: no response from another port is stored.
         check_port(
             &common.live().settings.allow_port,
             target.scheme,
@@ -89,7 +89,8 @@ pub(super) async fn answer(
     let at_members = || purge_at_members(connection, request.headers(), target, &fields);
     let mut members = at_members().await;
     if !members.is_empty() {
-        // A box that had purged may have fetched a copy from one that had not. Now all have.
+        // A box that had purged may have fetched a copy from a box that had not. Now all have
+        // purged, so purge again.
         purge().await?;
         for (first, second) in members.iter_mut().zip(at_members().await) {
             first.fault = first.fault.take().or(second.fault);
@@ -120,7 +121,7 @@ fn failure(error: PurgeError) -> Failure {
     }
 }
 
-/// Peers that want it are asked to forget the purged URLs. HTCP knows no prefixes and no labels.
+/// Asks the peers that want it to remove the purged URLs. HTCP knows no prefixes and no labels.
 fn clear_at_peers(common: &Common, what: &[PurgeTarget]) {
     let live = common.live();
     for what in what {
@@ -130,7 +131,8 @@ fn clear_at_peers(common: &Common, what: &[PurgeTarget]) {
     }
 }
 
-/// Whether a browser sent this for a page. Browsers add these fields, and no page can prevent it.
+/// Returns true if a browser sent this for a page. Browsers add these fields, and no page can
+/// prevent it.
 fn is_of_a_page(fields: &HeaderMap) -> bool {
     let is_fetch = |name: &HeaderName| name.as_str().starts_with("sec-fetch-");
     fields.contains_key(ORIGIN) || fields.keys().any(is_fetch)
@@ -140,7 +142,7 @@ fn refused(status: StatusCode, reason: &'static str) -> Failure {
     Failure::Refused { status, reason }
 }
 
-/// The fields that say what is purged, and how.
+/// The fields that name the purged objects and the kind of purge.
 fn named() -> Vec<HeaderName> {
     let own = [PURGE_METHOD, XKEY_PURGE, XKEY_SOFT_PURGE, CACHE_GROUPS];
     own.into_iter().chain(LABEL_FIELDS).chain(SOFT).collect()
@@ -154,7 +156,7 @@ fn done(status: StatusCode, report: bytes::Bytes) -> Response<Body> {
     response
 }
 
-/// The targets and the effect that the fields of a request name.
+/// The targets and the effect that the request fields name.
 fn asked(fields: &HeaderMap, target: &Target) -> Result<(Vec<PurgeTarget>, PurgeEffect), Failure> {
     let bad = |reason| refused(StatusCode::BAD_REQUEST, reason);
     let mut what: Vec<PurgeTarget> = Vec::new();

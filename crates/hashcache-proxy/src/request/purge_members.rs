@@ -1,13 +1,13 @@
-//! A PURGE at one member reaches all of them: the owner has the response on its disk, and any other
-//! may have a copy in memory, or on its disk from a time when the owner was down.
+//! Forwards a PURGE to all members: the owner has the response on disk, and any other member may
+//! have a copy in memory, or on disk from a time when the owner was down.
 //!
 //! Called by `purge` after the purge is in force here.
 //!
-//! Invariants: a PURGE that came from a member is not sent on, so each member gets it once. The
-//! other members check it by their own `allow_purge`. Its response says of each member whether it
-//! has purged. `purge` does this twice: in the first round a member may fetch the old response from
-//! one that has not purged yet.
-//! Cost: one request to each member, at the same time, and [`ANSWER_TIME`] at the most.
+//! Invariants: a PURGE that arrived from a member is not sent on, so each member gets it once. The
+//! other members check it by their own `allow_purge`. The response to the PURGE shows for each
+//! member whether it has purged. `purge` does this twice, because in the first round a member may
+//! fetch the old response from a member that has not purged yet.
+//! Cost: one request to each member, in parallel, and [`ANSWER_TIME`] at most.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use tokio::time::timeout;
 use crate::connection::Connection;
 use crate::worker::Worker;
 
-/// Sends a PURGE on to the other members; what they said is in the order of their list. `named` are
-/// the fields that say what is purged.
+/// Sends a PURGE on to the other members; the results are in the order of the member list. `named`
+/// are the fields that name the purged objects.
 pub(super) async fn purge_at_members(
     connection: &Connection,
     request: &HeaderMap,
@@ -105,5 +105,5 @@ async fn send(
 }
 
 const PURGE: &str = "PURGE";
-/// How long a member may take to purge; a purge is durable within a second.
+/// Maximum time for a member to purge; a purge is durable within a second.
 const ANSWER_TIME: Duration = Duration::from_secs(5);

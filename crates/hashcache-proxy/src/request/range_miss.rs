@@ -1,14 +1,14 @@
 //! Requests for a range of an object that is not stored.
 //!
-//! Upstream is asked for the range, rounded out to pages of 64 KiB. Its response begins an
+//! The request to upstream has the range, rounded out to pages of 64 KiB. The response starts an
 //! incomplete object, and the client is answered from that object like from any other. Requests for
-//! other ranges of the same object wait for the head of this first response, not for its content;
+//! other ranges of the same object wait for the head of this first response, not for the content;
 //! each of them then fetches the ranges that it lacks.
 //!
 //! Called by `miss` and `validate`.
 //!
 //! If-Match and If-Unmodified-Since are sent along: only the origin knows whether they hold, and a
-//! 412 is for this client alone. If-Range is evaluated against the stored response afterwards.
+//! 412 is for this client only. If-Range is evaluated against the stored response afterwards.
 //!
 //! Invariant: if the response cannot be combined with other ranges, the request is sent again with
 //! exactly the client's own Range and is not stored. For a while after that, other requests skip
@@ -27,7 +27,7 @@ use super::transaction::{ClientRequest, Fetch, ForwardReason, Next, Transaction}
 
 const PAGE: u64 = hashcache::PAGE as u64;
 
-/// The range to ask upstream for, if this request may begin an object with it.
+/// The range to request from upstream, if this request may start an object with it.
 pub(super) fn wanted(transaction: &Transaction<'_>) -> Option<HeaderValue> {
     let (request, facts) = (&transaction.request, &transaction.facts);
     let plain = request.body.is_none()
@@ -59,7 +59,7 @@ pub(super) fn around(request: &ClientRequest, facts: &RequestFacts) -> Option<He
     HeaderValue::try_from(range).ok()
 }
 
-/// Follows another request's fetch of the range, or returns the fetch to begin.
+/// Follows another request's fetch for the range, or returns the fetch to start.
 ///
 /// # Errors
 /// The fetch that it waited for has failed, as its own would.
@@ -70,7 +70,7 @@ pub(super) async fn miss(
     range: HeaderValue,
 ) -> Result<Next, Failure> {
     let collapse = &transaction.connection.worker.common.collapse;
-    // A fetch of the whole object includes this range. An object begun here would replace it.
+    // A fetch of the whole object includes this range. An object started here would replace it.
     let (follower, succession) = match collapse.under_way(&place.name) {
         Some(follower) => (follower, Succession::Never),
         None => {
@@ -98,7 +98,7 @@ pub(super) async fn miss(
     })
 }
 
-/// The fetch of `range`, for all requests that wait for it.
+/// The fetch for `range`, for all requests that wait for it.
 fn leading(leader: Leader, place: ObjectPlace, reason: ForwardReason, range: HeaderValue) -> Next {
     Next::Fetch(Fetch {
         leader: Some(leader),

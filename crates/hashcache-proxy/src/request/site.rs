@@ -1,11 +1,12 @@
 //! Requests to a site: answered like any other request, between two changes of fields.
 //!
-//! Called by `request` for every request to a reverse proxy. What the client says about itself is
-//! reduced to what can be trusted, the rules of the site are applied, and the request is answered
-//! under the URL that the client used. The steps in between know of the site through the route.
+//! Called by `request` for every request to a reverse proxy. Fields in which the client describes
+//! itself are reduced to the trusted parts, the site's rules are applied, and the request is
+//! answered under the URL that the client used. The steps in between know about the site through
+//! the route.
 //!
-//! Invariants: the store holds what the origin sent, without a content coding if the site
-//! compresses. A request for a host that no site has gets 421.
+//! Invariants: the store holds the response as the origin sent it, without a content coding if the
+//! site compresses. A request for a host that no site has gets 421.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -46,7 +47,7 @@ pub(super) async fn serve(
     if let Some(failure) = connection.denied() {
         return Err(failure);
     }
-    // No rule asks for a login in front of a site, and the field is for the next proxy only.
+    // No rule demands a login in front of a site, and the field is for the next proxy only.
     request.headers_mut().remove(PROXY_AUTHORIZATION);
     prepare(connection, &mut request, info)?;
     let target = match named(connection, &request, info)? {
@@ -119,9 +120,9 @@ fn named(
     }
 }
 
-/// Reads and removes what the client says about itself, and applies the key rules. The target is
-/// then the URL that the client used: the scheme is part of it, because an origin that redirects
-/// plain requests to https must not have that redirect served to https clients.
+/// Reads and removes the fields in which the client describes itself, and applies the key rules.
+/// The target is then the URL that the client used: the scheme is part of it, because an origin
+/// that redirects plain requests to https must not have that redirect served to https clients.
 fn enter(
     connection: &Connection,
     site: &Arc<LiveSite>,
@@ -141,7 +142,7 @@ fn enter(
     };
     drop(live);
     let forwarding = Forwarding::read(peer, connection.scheme, fields, is_trusted);
-    // Two clients behind one front may have one address: that of an office, or of a carrier.
+    // Two clients behind the same front may share an address: that of an office, or of a carrier.
     let is_shared = match forwarding.speaker {
         Speaker::Trusted => !spec.front_keeps_logins,
         Speaker::Untrusted => is_forwarded(fields),
@@ -176,7 +177,8 @@ fn enter(
     Ok((target, request))
 }
 
-/// The authority of a URL with the scheme `from`, if its scheme is `to`: a default port stays one.
+/// The authority of a URL with the scheme `from`, converted to the scheme `to`: a default port
+/// stays a default port.
 pub(super) fn with_scheme(authority: Authority, from: Scheme, to: Scheme) -> Authority {
     let Authority { host, port } = authority;
     let port = if port == from.default_port() {
@@ -187,8 +189,8 @@ pub(super) fn with_scheme(authority: Authority, from: Scheme, to: Scheme) -> Aut
     Authority { host, port }
 }
 
-/// The connection as that of the client itself, if a trusted proxy made it: limits and the log are
-/// about the client.
+/// The connection with the address and share of the client itself, if a trusted proxy made it,
+/// because limits and the log are about the client.
 fn for_client(connection: &Rc<Connection>, forwarding: &Forwarding) -> Rc<Connection> {
     if forwarding.client == connection.client.ip().to_canonical() {
         return Rc::clone(connection);
@@ -202,13 +204,14 @@ fn for_client(connection: &Rc<Connection>, forwarding: &Forwarding) -> Rc<Connec
     })
 }
 
-/// What a request to a site asks for.
+/// Kind of a request to a site.
 enum Begun {
-    /// Something that the site answers without the store and the origins.
+    /// Answered by the site without the store and the origins.
     Answered(Answer),
     /// A purge of this URL.
     Purge(Box<Request<ClientBody>>, Target),
-    /// A resource and the codings that the client accepts if the site encodes and the method reads.
+    /// A resource, and the codings that the client accepts if the site encodes and the method
+    /// reads.
     Request(Box<ClientRequest>, Option<AcceptEncoding>),
 }
 
@@ -283,7 +286,7 @@ fn encoded(
                 head.headers.remove(name);
             }
         }
-        // Its `Vary` replaces the one that a cache has stored.
+        // The `Vary` of a 304 replaces the `Vary` that a cache has stored.
         if head.headers.contains_key(VARY) {
             encode::add_vary(&mut head.headers);
         }
@@ -305,15 +308,15 @@ fn encoded(
     };
     encode::encoded_fields(coding.name(), &mut head.headers);
     let body = match *method {
-        // An encoder would write the header of its format. And an origin in HTTP/2 states the
-        // length of the content without the coding.
+        // An encoder would write the header of its format. In addition, an HTTP/2 origin states the
+        // content length without the coding.
         Method::HEAD => Body::empty(),
         _ => body.encoded(Encoder::new(coding), (Rc::clone(worker), client), memory),
     };
     Response::from_parts(head, body)
 }
 
-/// A redirect to the same URL with https, on its usual port.
+/// A redirect to the same URL with https, on the usual port.
 fn redirect(target: &Target) -> Answer {
     let server = format!("https://{}", target.authority.host);
     let url = [server.as_bytes(), &octets(&target.path_and_query)].concat();
@@ -324,7 +327,7 @@ fn redirect(target: &Target) -> Answer {
     Ok(response)
 }
 
-/// The operator's error page in place of the proxy's own.
+/// The operator's error page in place of the proxy's own page.
 fn error_page(connection: &Connection, failure: &Failure, page: &Bytes) -> Response<Body> {
     let mut response = own::text(failure.status(), page.clone());
     let fields: &mut HeaderMap = response.headers_mut();
@@ -343,7 +346,7 @@ fn error_page(connection: &Connection, failure: &Failure, page: &Bytes) -> Respo
     response
 }
 
-/// Where certificate authorities look for proofs, over plain HTTP (RFC 8555, section 8.3).
+/// Path at which certificate authorities look for proofs, over plain HTTP (RFC 8555, section 8.3).
 const ACME: &str = "/.well-known/acme-challenge/";
-/// The host of requests that name none: no valid name of a site.
+/// The host for requests without a host: no valid site name.
 const NO_HOST: &str = "_";

@@ -1,16 +1,17 @@
-//! The form in which a client gets stored text: zstd as it is stored, or without a coding.
+//! Form in which a client gets stored text: zstd as it is stored, or without a coding.
 //!
-//! Text of a box with a link is stored in pages (`pages` of `hashcache-store`), each a zstd frame.
-//! Content of one page is given as it is, in the content coding `zstd`, which costs nothing. Longer
-//! content is several frames: RFC 8878 allows that, but some clients silently end after the first
-//! one. They, and clients that do not accept zstd, get the content of the pages.
+//! On a box with a link, text is stored in pages (`pages` of `hashcache-store`), each a zstd frame.
+//! Content in a single page is served as it is, in the content coding `zstd`, which costs nothing.
+//! Longer content is several frames: RFC 8878 allows that, but some clients silently stop after the
+//! first frame. These clients, and clients that do not accept zstd, get the decoded content.
 //!
 //! Called by `hit`, `memory_hit`, `follow` and `miss`.
 //!
-//! Invariants: as of `encode` of `hashcache-site`, whose fields these are: the coded form has a
-//! weak entity tag, no ranges and no digests, and is never given where `no-transform` forbids it.
-//! Requests for a range get the content. Another cache of ours (a child, a member) gets the content
-//! too, without `Vary`: it would otherwise store a copy for each set of codings.
+//! Invariants: as for `encode` of `hashcache-site`, which also defines these fields: the coded form
+//! has a weak entity tag, no ranges and no digests, and is never served if `no-transform` forbids
+//! it. Range requests get the decoded content. Another cache of ours (a child, a member) gets the
+//! decoded content too, without `Vary`, because it would otherwise store a copy for each set of
+//! codings.
 
 use hashcache_http::RequestFacts;
 use hashcache_site::encode::{
@@ -24,12 +25,12 @@ use http::header::ACCEPT_ENCODING;
 use super::transaction::ClientRequest;
 use crate::connection::Connection;
 
-/// The form in which a client gets a stored content.
+/// Form in which a client gets stored content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoredForm {
-    /// As it came: the content is not stored in pages, or the client is a cache of ours.
+    /// As received: the content is not stored in pages, or the client is a cache of ours.
     AsItCame,
-    /// The content of pages.
+    /// The decoded content of the pages.
     Content,
     /// The pages themselves.
     Zstd,
@@ -55,7 +56,7 @@ impl StoredForm {
         if is_zstd { Self::Zstd } else { Self::Content }
     }
 
-    /// Changes the stored fields into those of this form.
+    /// Adapts the stored fields to this form.
     pub(super) fn apply(self, fields: &mut HeaderMap) {
         match self {
             Self::AsItCame => {}
@@ -67,7 +68,7 @@ impl StoredForm {
         }
     }
 
-    /// The same for the fields of a 304, which are fewer.
+    /// As [`apply`](Self::apply), for the fields of a 304, which are fewer.
     pub(super) fn apply_to_not_modified(self, fields: &mut HeaderMap) {
         if self == Self::Zstd {
             weaken_tag(fields);
@@ -81,14 +82,14 @@ impl StoredForm {
     }
 }
 
-/// Adds `Vary` to a response whose content is being stored in pages: later it has two forms.
+/// Adds `Vary` to a response that is being stored in pages, because later it has two forms.
 pub(super) fn note_pages(connection: &Connection, request: &ClientRequest, fields: &mut HeaderMap) {
     if !is_of_our_cache(connection, request) {
         add_vary(fields);
     }
 }
 
-/// Whether the client is a child or a member: it stores content as it came.
+/// Returns true if the client is a child or a member: it stores content as received.
 fn is_of_our_cache(connection: &Connection, request: &ClientRequest) -> bool {
     let site = request.site.as_ref();
     connection.child.is_some() || site.is_some_and(|site| site.sender == Sender::Member)

@@ -1,6 +1,6 @@
-//! The target of a request, and whether this proxy may be asked for it.
+//! Parses the target of a request, and checks that this proxy may serve it.
 //!
-//! Called by `request` before any other step. Of an ftp URL the user name and the password become
+//! Called by `request` before any other step. For an ftp URL, the user name and the password become
 //! the field Authorization, so that they are neither part of a key nor of a log, and a response to
 //! them is not for other clients.
 //!
@@ -27,7 +27,7 @@ use crate::connect::intercepted::refusal;
 use crate::connection::Connection;
 use crate::log_entry::LogEntryBuilder;
 
-/// Parses the target of a request. All errors are the client's.
+/// Parses the target of a request. All errors are client errors.
 pub(super) fn parse(
     connection: &Connection,
     request: &mut Request<ClientBody>,
@@ -60,8 +60,8 @@ pub(super) fn parse(
     }
 }
 
-/// An ftp URL in its one spelling, and its user name and password as the field Authorization. Files
-/// are sent as they are, so `;type=i` (which curl adds) says nothing.
+/// An ftp URL in the canonical spelling, with the user name and the password as the field
+/// Authorization. Files are sent as they are, so `;type=i` (which curl adds) has no effect.
 fn without_login(url: &str) -> (Cow<'_, str>, Option<HeaderValue>) {
     let plain = (Cow::Borrowed(url), None);
     let Some((scheme, rest)) = url.split_once("://") else {
@@ -85,7 +85,7 @@ fn without_login(url: &str) -> (Cow<'_, str>, Option<HeaderValue>) {
     (format!("ftp://{authority}{path}").into(), value)
 }
 
-/// Whether a resource may be fetched by a gateway; nothing is said about other schemes.
+/// Returns `Ok` if a gateway may fetch the resource; other schemes are not checked.
 pub(super) fn may_use_gateway(
     connection: &Connection,
     request: &mut Request<ClientBody>,
@@ -156,8 +156,8 @@ pub(super) fn target_failure(error: TargetError) -> Failure {
     }
 }
 
-/// Clients of this proxy must not reach its admin pages through it, even if loopback is allowed as
-/// a destination.
+/// Refuses the admin pages: clients must not reach them through the proxy, even if loopback is
+/// allowed as a destination.
 pub(super) fn not_admin(connection: &Connection, authority: &Authority) -> Result<(), Failure> {
     if !connection.worker.common.is_admin(authority) {
         return Ok(());
@@ -205,7 +205,7 @@ pub(super) fn max_forwards(
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    // A number beyond any path that a request can take is as good as the largest one.
+    // A number beyond any path that a request can take is as good as the largest number.
     let left = digits.iter().fold(0_u64, |sum, digit| {
         sum.saturating_mul(10)
             .saturating_add(u64::from(digit - b'0'))
@@ -222,7 +222,7 @@ pub(super) fn max_forwards(
     None
 }
 
-/// The transfer type of files in ftp URLs, if nothing else is said (RFC 1738, section 3.2.2).
+/// The transfer type for files in ftp URLs, if no other type is given (RFC 1738, section 3.2.2).
 const TYPE_IMAGE: &[u8] = b";type=i";
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! One request while it is being answered, and the steps towards its response.
+//! A request while it is being answered, and the steps towards the response.
 //!
 //! The loop in `request` holds a [`Transaction`] and carries out one [`Next`] after another. The
 //! module that carries out a step returns the next step.
 //!
 //! Invariant: a step never calls another step. A second attempt (the stored object is damaged, the
-//! origin does not support ranges, another request's validation has ended) is one more turn of the
-//! loop. So no future contains itself, and no two modules import each other.
+//! origin does not support ranges, another request's validation is over) is another turn of the
+//! loop. Therefore no future contains itself, and no two modules import each other.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -48,9 +48,9 @@ pub(super) struct Transaction<'a> {
     pub(super) request: Box<ClientRequest>,
     /// Properties of the request that the caching rules need.
     pub(super) facts: RequestFacts,
-    /// How many stored responses could not be completed for this request.
+    /// Number of stored responses that could not be completed for this request.
     pub(super) tries: u8,
-    /// Keeps the fetch of a range running until the response has a follower of its own.
+    /// Keeps a range fetch running until the response has its own follower.
     pub(super) awaited: Option<AwaitedRange>,
     pub(super) log_entry: &'a mut LogEntryBuilder,
 }
@@ -61,9 +61,9 @@ pub(super) enum Next {
     LookUp(Bytes),
     /// Answer from a stored response that satisfies the request.
     Serve(Box<Found>),
-    /// Ask upstream whether a stored response is still valid.
+    /// Validate a stored response at upstream.
     Validate(Box<SelectedResponse>, Forward, OnError),
-    /// Follow another request's fetch, or begin one.
+    /// Follow another request's fetch, or start a fetch.
     Miss(ObjectPlace, ForwardReason),
     /// Fetch; the response is stored if that is allowed.
     Fetch(Fetch),
@@ -89,14 +89,14 @@ pub(super) struct Served {
     pub(super) ttl: i64,
     pub(super) upstream_status: Option<StatusCode>,
     pub(super) collapsed: bool,
-    /// Content fetched for it is stored.
+    /// Content fetched for the response is stored.
     pub(super) stored: bool,
-    /// The version of HTTP in which it was received.
+    /// The HTTP version in which it was received.
     pub(super) received: Version,
 }
 
 impl Served {
-    /// Served from the store without asking upstream.
+    /// Served from the store without a request to upstream.
     pub(super) fn fresh(age: Seconds, ttl: i64) -> Self {
         let handling = Handling::Hit;
         Self {
@@ -121,18 +121,19 @@ impl Served {
     }
 }
 
-/// A fetch that is to begin.
+/// A fetch to start.
 pub(super) struct Fetch {
     pub(super) place: ObjectPlace,
     pub(super) reason: ForwardReason,
-    /// Followers wait for this fetch through it; `None`: the fetch is for this request alone.
+    /// Followers wait for the fetch through this leader; `None`: the fetch is for this request
+    /// only.
     pub(super) leader: Option<Leader>,
-    /// The range to ask for instead of the client's own.
+    /// The range to request instead of the client's own range.
     pub(super) range: Option<HeaderValue>,
 }
 
 impl Fetch {
-    /// A fetch that no other request waits for.
+    /// A fetch without followers.
     pub(super) fn alone(place: ObjectPlace, reason: ForwardReason) -> Self {
         Self {
             place,
@@ -144,7 +145,7 @@ impl Fetch {
 }
 
 impl Next {
-    /// Whether the step may ask an origin.
+    /// Returns true if the step may send a request to an origin.
     pub(super) fn needs_origin(&self) -> bool {
         match self {
             Self::Validate(..) | Self::Miss(..) | Self::Fetch(_) | Self::Pass(_) => true,
@@ -162,7 +163,7 @@ impl<'a> Transaction<'a> {
         let mut facts = request.facts();
         facts.directives.only_if_cached |= connection.gets_stored_only();
         if facts.directives.only_if_cached {
-            // Most likely a sibling, which knows the resource by our summary.
+            // Most likely the client is a sibling, which knows the resource by our summary.
             connection.worker.common.summary.note_use();
         }
         Self {
@@ -175,8 +176,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Properties of the request beside a stored response: a precondition about the origin's state
-    /// is one only if it does not hold for that response.
+    /// Properties of the request with respect to a stored response: a precondition about the
+    /// origin's state counts only if it does not hold for that response.
     pub(super) fn facts_beside(&self, stored: &StoredResponse) -> RequestFacts {
         let mut facts = self.facts;
         if facts.has_origin_condition {
@@ -188,7 +189,7 @@ impl<'a> Transaction<'a> {
         facts
     }
 
-    /// The same request without content, to be sent before this transaction continues.
+    /// A copy of the request without content, to be sent before this transaction continues.
     pub(super) fn without_body(&mut self) -> Transaction<'_> {
         Transaction {
             connection: self.connection,
@@ -208,13 +209,13 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// How long to wait for another request's fetch of the same key.
+    /// Time to wait for another request's fetch of the same key.
     pub(super) fn wait_times(&self) -> WaitTimes {
         let worker = &self.connection.worker;
         worker.wait_times(&self.request.target.authority)
     }
 
-    /// Whether the request may follow another request's fetch, or share its own.
+    /// Returns true if the request may follow another request's fetch, or share its own fetch.
     pub(super) fn may_share(&self) -> bool {
         let facts = &self.facts;
         facts.method == MethodKind::Get
@@ -226,19 +227,20 @@ impl<'a> Transaction<'a> {
             && !self.request.fields.contains_key(AUTHORIZATION)
     }
 
-    /// The kind of request that this is, as far as an outcome is shared.
+    /// The kind of request, which decides whether an outcome is shared.
     pub(super) fn requester(&self) -> Requester {
         fetch::requester(&self.request.fields)
     }
 
-    /// Whether a sibling's store may answer the request.
+    /// Tells whether a sibling's store may answer the request.
     pub(super) fn siblings(&self) -> Siblings {
         let directives = &self.facts.directives;
         let wants_origin = directives.no_cache
             || directives.no_store
             || directives.only_if_cached
             || directives.max_age.is_some_and(|age| age == Seconds::ZERO);
-        // A sibling cannot keep what one client demands beyond that, and would count as wrong.
+        // A sibling cannot satisfy the other demands of a single client, and this would count as a
+        // false hit.
         let is_demanding =
             directives.max_age.is_some() || directives.min_fresh.is_some() || self.facts.has_range;
         let may_ask = self.facts.method == MethodKind::Get
@@ -254,7 +256,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Fetches for this request alone. The response may be stored only if the request is a plain
+    /// Fetches for this request only. The response may be stored only if the request is a plain
     /// GET.
     pub(super) fn fetch_alone(&self, place: ObjectPlace, reason: ForwardReason) -> Next {
         if self.request.method != Method::GET || self.request.body.is_some() {
@@ -264,19 +266,19 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// How a request uses a login that belongs to its connection (NTLM, Negotiate).
+/// Use of a login that belongs to the connection (NTLM, Negotiate).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Login {
-    /// Not at all.
+    /// No login.
     None,
-    /// It has such a login, or follows one of its client.
+    /// The request has such a login, or follows an earlier login of the client.
     Pinned(PinKey),
-    /// The request has a login, but requests of other clients may come on the same connection.
+    /// The request has a login, but requests of other clients may arrive on the same connection.
     Alone,
 }
 
-/// A client's request. It lies in a box, because a future has room for every variable that a value
-/// is moved through.
+/// A client's request. It is boxed, because a future has room for every variable that a value is
+/// moved through.
 pub(super) struct ClientRequest {
     /// The key space of the resource.
     pub(super) space: Space,
@@ -286,26 +288,26 @@ pub(super) struct ClientRequest {
     pub(super) fields: HeaderMap,
     pub(super) version: Version,
     pub(super) body: Option<ClientBody>,
-    /// Present if the resource is one of our sites.
+    /// Set if the resource belongs to one of our sites.
     pub(super) site: Option<Arc<SiteRequest>>,
     /// The store must not be used.
     pub(super) is_bypass: bool,
-    /// What the sender may still use.
+    /// The remaining limits of the sender.
     pub(super) limits: Option<RequestLimits>,
-    /// The only server that may answer: that of the client's connection, to which the name does not
-    /// lead.
+    /// The only server that may answer: the destination of the client's connection, if the name
+    /// does not resolve to it.
     pub(super) only_server: Option<Authority>,
-    /// What a child says about its link.
+    /// The link field of a request from a child.
     pub(super) linked: Option<Arc<LinkedRequest>>,
-    /// The number of a login of one of its clients.
+    /// Number of the login, if a child's client has logged in.
     linked_login: Option<LinkedLogin>,
-    /// The proxy that has sent it keeps the connection for one client.
+    /// True if the proxy that sent the request keeps the connection for a single client.
     is_kept: bool,
-    /// Whether it has or follows a login of its connection.
+    /// Login of the connection that the request has or follows.
     pub(super) login: Login,
-    /// The page group, if the request alone decides it.
+    /// The page group, if it follows from the request only.
     pub(super) noted_group: Option<NotedGroup>,
-    /// Whether there is content: the framing fields are no longer in `fields`.
+    /// True if there is content: the framing fields are no longer in `fields`.
     pub(super) has_content: bool,
 }
 
@@ -341,9 +343,9 @@ impl ClientRequest {
         })
     }
 
-    /// Notes the request if it is for a page, or for a part of one that can name others.
+    /// Records the request if it is for a page, or for a part of a page that can name other parts.
     pub(super) fn note_page(&mut self, connection: &Connection) {
-        // Pages behind a login of the connection are never stored.
+        // Pages behind a connection login are never stored.
         if !connection.pins.is_empty() || logs_in_connection(&self.fields) {
             return;
         }
@@ -356,8 +358,8 @@ impl ClientRequest {
         self.noted_group = page_groups.note_request(&self.method, &asked, Instant::now());
     }
 
-    /// Finds out whether the request has or follows a login of its connection. Then nothing stored
-    /// answers it, and no other request shares its response.
+    /// Finds out whether the request has or follows a login of the connection. Then no stored
+    /// response answers it, and no other request shares the response.
     pub(super) fn find_login(&mut self, connection: &Connection) {
         let pins = &connection.pins;
         let has_credentials = logs_in_connection(&self.fields);
@@ -371,13 +373,13 @@ impl ClientRequest {
         }
         self.login = match self.is_one_client(connection) {
             true => Login::Pinned(key),
-            // The request may be of any client of the proxy in front, so it follows no login.
+            // The request may belong to any client of the proxy in front, so it follows no login.
             false if !has_credentials => Login::None,
             false => Login::Alone,
         };
     }
 
-    /// What happens to the connection of a response that offers such a login.
+    /// Decides about pinning the connection if the response offers such a login.
     pub(super) fn pinning(&self, connection: &Connection) -> Pinning {
         if self.is_one_client(connection) {
             let client = connection.allowance.share().clone();
@@ -399,11 +401,11 @@ impl ClientRequest {
         }
     }
 
-    /// Whether other requests with the same key are those of one client. Another proxy may send the
-    /// requests of all its clients on one connection, and their addresses do not tell them apart. A
-    /// child numbers its logins, so one without a number may be of any client; a member never says
-    /// whose they are. In front of a site the setting of the site decides and no field: a front may
-    /// pass on the fields of its clients.
+    /// Returns true if other requests with the same pin key are from the same client. Another proxy
+    /// may send the requests of all its clients on one connection, and their addresses do not
+    /// distinguish them. A child numbers logins, so a request without a number may be from any
+    /// client; a member never tells from which client a request is. In front of a site only the
+    /// setting of the site decides, and no field: a front may pass on fields from clients.
     pub(super) fn is_one_client(&self, connection: &Connection) -> bool {
         if connection.child.is_some() {
             return self.linked_login.is_some();
@@ -425,13 +427,13 @@ impl ClientRequest {
         }
     }
 
-    /// The request fields that the key or a trusted front proxy has taken care of.
+    /// The request fields that the key or a trusted front proxy has already accounted for.
     pub(super) fn exempt(&self) -> Exempt<'_> {
         let site = self.site.as_ref();
         site.map_or(Exempt::default(), |site| site.exempt())
     }
 
-    /// Whether a field may make the origin take another URL or method than the key holds.
+    /// Returns true if a field may make the origin use another URL or method than the key holds.
     pub(super) fn may_override(&self, worker: &Worker) -> bool {
         let live = worker.common.live();
         let kinds = FieldKinds::of(&self.fields, self.exempt(), &[], &live.store.harmless);
@@ -459,18 +461,19 @@ impl ClientRequest {
         }
     }
 
-    /// Whether no member is asked: the owner would look up and store what no box may, and other
-    /// protocols are not worth a hop. But the owner must see what may change a stored response.
+    /// Returns true if no member gets the request: the owner would look up and store a response
+    /// that no box may store, and other protocols are not worth a hop. But the owner must see
+    /// requests that may change a stored response.
     pub(super) fn is_for_origin(&self) -> bool {
-        // A login is at one server, and each URL has another owner.
+        // A login is at a single server, and each URL has another owner.
         (self.is_bypass && self.method.is_safe())
             || self.login != Login::None
             || asks_for_upgrade(&self.method, &self.fields)
     }
 
-    /// The next hops for a request to a site; `Ok(None)`: it is not for a site, and its route is
-    /// planned when it is sent. A request about a stored response with these fields is about the
-    /// entity tag of one origin, so that one is asked first.
+    /// The next hops for a request to a site; `Ok(None)`: the request is not for a site, and the
+    /// route is planned when it is sent. A request about a stored response with these fields has
+    /// the entity tag of one origin, so that origin is tried first.
     ///
     /// # Errors
     /// No origin of the site is in service.
@@ -500,10 +503,10 @@ const NO_ORIGIN: Failure = Failure::Refused {
     reason: "no server of this site is in service",
 };
 
-/// Why a request is forwarded, and which responses are stored already.
+/// Reason for forwarding a request, and the responses that are stored already.
 pub(super) struct ForwardReason {
     pub(super) forward: Forward,
-    /// The stored response that the new one would replace.
+    /// The stored response that the new response would replace.
     pub(super) replaces: Option<Hit>,
     /// The stored variants.
     pub(super) choices: Option<VariantTable>,

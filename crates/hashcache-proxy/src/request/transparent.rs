@@ -1,15 +1,15 @@
-//! Requests on a connection to another server that the network has sent here.
+//! Requests on a connection to another server that the network redirected here.
 //!
-//! Called by `request`. The client chooses the field Host freely. A malicious program could connect
-//! to its own server and send the name of another site. The response of its server would then be
-//! stored under URLs of that site (CVE-2009-0801). Or it could name a server that it may not reach.
-//! So a name counts only if it resolves to the original destination of the connection. If it does
-//! not, the request is sent to that destination, and the store is not used. The access rules must
-//! then permit both the name and the address, and the limits of both hold.
+//! Called by `request`. The client chooses the Host field freely. A malicious program could connect
+//! to its own server and send the name of another site. The response of that server would then be
+//! stored under URLs of the site (CVE-2009-0801). Or the program could name a server that it may
+//! not reach. Therefore a name counts only if it resolves to the original destination of the
+//! connection. If it does not, the request is sent to that destination, and the store is not used.
+//! The access rules must then permit both the name and the address, and the limits of both apply.
 //!
-//! Invariant: what is stored, or given from the store, is of a name that leads to the original
-//! destination of the connection.
-//! Cost: a lookup of the name, usually from memory.
+//! Invariant: every response that is stored, or served from the store, belongs to a name that
+//! resolves to the original destination of the connection.
+//! Cost: a name lookup, usually from memory.
 
 use std::net::SocketAddr;
 
@@ -20,7 +20,7 @@ use http::{Method, StatusCode};
 use crate::connection::Connection;
 use crate::permission::{Permission, decide_without_login, permission};
 
-/// Refuses what no web server would be asked for, and what would come back here.
+/// Refuses requests that no web server would get, and requests that would return to this proxy.
 pub(super) fn check(connection: &Connection, target: &Target) -> Result<(), Failure> {
     if target.scheme != Scheme::Http {
         return Err(Failure::Refused {
@@ -35,11 +35,11 @@ pub(super) fn check(connection: &Connection, target: &Target) -> Result<(), Fail
     }
 }
 
-/// What the client may do, and the only server that may answer a request for `named`; `None`: the
-/// client had connected to the server that it names.
+/// The permission of the client, and the only server that may answer a request for `named`; `None`:
+/// the client had connected to the server that it names.
 ///
 /// # Errors
-/// The rules refuse the name, or that server by its address, or a limit on requests is reached.
+/// The rules refuse the name, or that server by address, or a limit on requests is reached.
 pub(super) async fn permit(
     connection: &Connection,
     destination: SocketAddr,

@@ -1,9 +1,9 @@
-//! Validation of stored responses that are stale, or that must not be used without asking upstream
-//! (RFC 9111 4.3).
+//! Validation of stored responses that are stale, or that must not be used without a request to
+//! upstream (RFC 9111 4.3).
 //!
 //! Called by the loop in `request` for a stored response that may not be served as it is. A GET
-//! becomes conditional. A HEAD is forwarded unchanged, and its response is compared with the stored
-//! one.
+//! becomes conditional. A HEAD is forwarded unchanged, and the response is compared with the stored
+//! response.
 //!
 //! Invariant: a stored response replaces an error only where `reuse` allows it.
 
@@ -27,7 +27,7 @@ use crate::access_log::Outcome;
 use crate::fetch::background::revalidate_in_background;
 use crate::fetch::{Cause, Fetched, SelectedResponse, is_error};
 
-/// Asks upstream whether a stored response is still valid.
+/// Validates a stored response at upstream.
 pub(super) async fn validate(
     transaction: &mut Transaction<'_>,
     selected: Box<SelectedResponse>,
@@ -43,8 +43,8 @@ pub(super) async fn validate(
     let shares = is_get
         && !transaction.facts.directives.no_store
         && !transaction.request.fields.contains_key(AUTHORIZATION);
-    // RFC 9111, section 5.2.2.4: each request needs a validation of its own, so to wait for that of
-    // another request would be in vain.
+    // RFC 9111, section 5.2.2.4: each request needs a separate validation, so waiting for another
+    // request's validation would be useless.
     let is_no_cache = selected.stored.facts.flags.has(FactFlags::NO_CACHE);
     let since = transaction.connection.worker.common.now();
     let leader =
@@ -96,7 +96,8 @@ pub(super) async fn validate(
     }
 }
 
-/// Whether the stored response may be served although the leader's request has failed in this way.
+/// Returns true if the stored response may be served although the leader's request has failed in
+/// this way.
 fn may_replace(on_error: OnError, failure: &Failure) -> bool {
     match on_error {
         OnError::Fail => false,
@@ -108,7 +109,7 @@ fn may_replace(on_error: OnError, failure: &Failure) -> bool {
     }
 }
 
-/// The stored response, because upstream failed.
+/// Serves the stored response, because upstream failed.
 fn stale(
     transaction: &mut Transaction<'_>,
     forward: Forward,
@@ -122,7 +123,7 @@ fn stale(
     Next::Serve(found(connection, (hit, stored, place), forward, None))
 }
 
-/// The stored response without a look upstream, because a quota is used up.
+/// Serves the stored response without a validation, because a quota is used up.
 pub(super) fn without_origin(
     transaction: &mut Transaction<'_>,
     SelectedResponse {
@@ -144,7 +145,7 @@ fn is_failure(fetched: &Fetched) -> bool {
     matches!(fetched, Fetched::Passed { response, .. } if is_error(response.status()))
 }
 
-/// Forwards a HEAD; `pass` compares its response with the stored one.
+/// Forwards a HEAD; `pass` compares the response with the stored response.
 async fn head(
     transaction: &mut Transaction<'_>,
     selected: Box<SelectedResponse>,

@@ -1,7 +1,7 @@
-//! Warns operators before the certificate authority expires: every device needs the new one by
-//! then.
+//! Warns operators before the certificate authority expires, because every device needs the new
+//! authority by then.
 //!
-//! `server` runs it from the start to the end of the process.
+//! Task of `server`, from the start to the stop of the process.
 //! Invariant: one log line at the start, then one a day, from thirty days before the expiry.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::worker::Common;
 /// Checks once a day.
 pub(crate) async fn warn_before_expiry(common: Arc<Common>) {
     loop {
-        // Read anew each day: a reload may have replaced the authority.
+        // Loaded anew each day, because a reload may have replaced the authority.
         let interceptor = common.live().intercept.clone();
         if let Some(interceptor) = interceptor {
             let end = interceptor.authority.not_after_seconds();
@@ -40,7 +40,7 @@ fn days_left(end: u64, now: u64) -> Option<u64> {
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// How many days before the expiry the warnings begin.
+/// Days before the expiry at which the warnings start.
 const WARN_DAYS: u64 = 30;
 
 #[cfg(test)]

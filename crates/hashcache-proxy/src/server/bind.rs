@@ -1,4 +1,4 @@
-//! The sockets of all listeners. They are bound before any state is loaded, so that a second
+//! Binds the sockets of all listeners. They are bound before any state is loaded, so a second
 //! instance fails at once.
 //!
 //! Called by `server` at the start.
@@ -19,24 +19,25 @@ use crate::settings::{Listen, Settings};
 /// The addresses that [`run`](super::run) has bound.
 #[derive(Clone, Debug)]
 pub struct Listening {
-    /// For clients.
+    /// Client listeners.
     pub clients: Vec<SocketAddr>,
-    /// For monitors and purges.
+    /// Admin listener: monitoring and purges.
     pub admin: Option<SocketAddr>,
-    /// For the links of children.
+    /// Link listener, for children.
     pub link: Option<SocketAddr>,
     /// Forwarded ports, in the order of the settings.
     pub forwards: Vec<SocketAddr>,
 }
 
 impl Listening {
-    /// The addresses at which requests arrive, so that a request to one of them is for this proxy.
+    /// Returns the addresses at which requests arrive. A request for one of these addresses is for
+    /// this proxy itself.
     pub(super) fn for_requests(&self) -> impl Iterator<Item = SocketAddr> {
         let others = self.link.iter().chain(&self.forwards);
         self.clients.iter().chain(others).copied()
     }
 
-    /// All of them.
+    /// Returns the addresses of all TCP listeners.
     pub(super) fn all(&self) -> impl Iterator<Item = SocketAddr> {
         self.for_requests().chain(self.admin)
     }
@@ -58,7 +59,7 @@ impl fmt::Display for Listening {
     }
 }
 
-/// The sockets of this process. Nobody is served on them yet.
+/// Bound sockets of this process. No client is served on them yet.
 pub(super) struct Bound {
     /// In the order of the settings.
     pub(super) clients: Vec<StdListener>,
@@ -71,7 +72,8 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    /// Binds the addresses of `settings`, but for those that a supervisor has bound.
+    /// Binds the addresses of `settings`, except the addresses of sockets that the supervisor
+    /// passes.
     ///
     /// # Errors
     /// An address cannot be bound, or the supervisor passes a socket that no setting names.
@@ -109,7 +111,7 @@ impl Bound {
     }
 }
 
-/// The TCP listeners of `settings`.
+/// Returns the TCP listeners of `settings`.
 pub(super) fn listens(settings: &Settings) -> Vec<Listen> {
     let forwards = settings
         .startup
@@ -141,7 +143,7 @@ fn bind(listen: Listen) -> Result<StdListener, RunError> {
     bound().map_err(|source| RunError::Listen { address, source })
 }
 
-/// A socket that is bound to the address of `listen` and accepts no connections yet.
+/// Returns a socket that is bound to the address of `listen` and does not accept connections yet.
 pub(super) fn socket(listen: Listen) -> io::Result<socket2::Socket> {
     let address = listen.address;
     let socket = socket2::Socket::new(

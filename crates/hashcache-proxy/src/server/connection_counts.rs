@@ -1,7 +1,7 @@
-//! How many connections clients have, in all and by client, and the limits on them.
+//! Counts client connections, in total and per client, and enforces the limits on them.
 //!
-//! `cores` and `forward_listener` count each connection from its acceptance until it or its tunnel
-//! ends; `control` shows the number at a stop.
+//! `cores` and `forward_listener` count each connection from acceptance until the connection or the
+//! tunnel in it closes; `control` logs the number at a stop.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,17 +14,17 @@ use hashcache_wire::{HTTP_2_BYTES, TLS_BYTES};
 use crate::metrics::Limit;
 use crate::settings::{Mode, Speaks};
 
-/// Number of connections, in all and by client.
+/// Connections, in total and per client.
 #[derive(Default)]
 pub(super) struct ConnectionCounts {
     pub(super) all: AtomicUsize,
     by_client: Mutex<HashMap<Network, usize>>,
 }
 
-/// One counted connection; the count ends when it is dropped.
+/// A counted connection; dropping it decrements the counts.
 pub(super) struct CountedConnection {
     counts: Arc<ConnectionCounts>,
-    /// `None` for one of a load balancer that has not said yet who its client is.
+    /// `None` if a load balancer has not sent the client's address yet.
     client: Option<Network>,
     pub(super) bytes: u64,
     _open: OpenConnection,
@@ -43,8 +43,9 @@ impl ConnectionCounts {
         self.count(allowance, Some(client), bytes, limits)
     }
 
-    /// The same for a connection of the load balancer with this allowance that has not said yet
-    /// who its client is: it counts in all, and the limit of one client is not about it.
+    /// As [`admit`](Self::admit), for a connection from the load balancer with this allowance,
+    /// before the balancer has sent the client's address. The connection counts in the total, but
+    /// not in the limit of a client.
     pub(super) fn admit_unnamed(
         self: &Arc<Self>,
         balancer: &Allowance,
@@ -68,8 +69,8 @@ impl ConnectionCounts {
                     None => Limit::ClientShare,
                 })?;
         let mut by_client = self.by_client();
-        // The client's own limit first: a client that is refused anyway must not close another's
-        // connection.
+        // Check the client's own limit first: a client that is refused anyway must not close
+        // another client's connection.
         let own = client.and_then(|client| by_client.get(&client));
         if own.is_some_and(|own| *own >= limits.clients_per_address) {
             return Err(Limit::ClientsPerAddress);
@@ -117,7 +118,7 @@ impl Drop for CountedConnection {
     }
 }
 
-/// Memory of an idle connection on a listener of this kind.
+/// Returns the memory of an idle connection on a listener of this kind.
 pub(super) fn connection_bytes(speaks: Speaks, mode: Mode) -> u64 {
     match (speaks, mode) {
         (Speaks::Http | Speaks::Transparent(_), _) => CONNECTION_BYTES,
@@ -128,11 +129,11 @@ pub(super) fn connection_bytes(speaks: Speaks, mode: Mode) -> u64 {
     }
 }
 
-/// A connection that closes keeps its place for up to a second. Until then there may be
-/// 1/`CLOSING_PART` more than `limits.clients`, at least `CLOSING_MIN`.
+/// A connection that is being closed keeps its place for up to a second. Until then there may be
+/// 1/`CLOSING_PART` more connections than `limits.clients`, at least `CLOSING_MIN`.
 const CLOSING_PART: usize = 8;
 const CLOSING_MIN: usize = 16;
-/// Memory of an idle client connection: its task (2 KiB), its state, up to 4 KiB of read-ahead.
+/// Memory of an idle client connection: task (2 KiB), state, up to 4 KiB of read-ahead.
 /// `hashcache-wire` reserves what a request needs beyond that.
 pub(super) const CONNECTION_BYTES: u64 = 8 << 10;
 

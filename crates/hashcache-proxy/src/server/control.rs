@@ -1,4 +1,4 @@
-//! Signals and their effects: reopened logs, a reload, the end of the process.
+//! Handles signals: reopens logs, reloads the configuration, stops the process.
 //!
 //! Called by `server` on the main thread.
 //!
@@ -33,7 +33,7 @@ use crate::metrics::{Metrics, Reload};
 use crate::settings::{ReloadedSettings, Settings};
 use crate::worker::{Common, LiveSettings, NamedFiles};
 
-/// The main thread, which handles signals while the cores serve clients.
+/// State of the main thread, which handles signals while the cores serve clients.
 pub(super) struct Control {
     pub(super) common: Arc<Common>,
     pub(super) metrics: Arc<Metrics>,
@@ -47,7 +47,7 @@ pub(super) struct Control {
     pub(super) links: Links,
     pub(super) stopping: watch::Receiver<Stage>,
     pub(super) notifier: Arc<Notifier>,
-    /// What the supervisor shows while clients are served.
+    /// Status line that the supervisor shows while clients are served.
     pub(super) status: String,
 }
 
@@ -72,8 +72,8 @@ impl Control {
                     self.notifier.ready(&status_after(&self.status, outcome));
                 }
                 _ = signals.usr1.recv() => self.log.reopen(),
-                // With USR2 nginx starts its new version. By default the signal ends the process,
-                // which nobody who sends it wants.
+                // nginx starts a new version of itself on USR2. The default action of the signal
+                // would terminate the process, which a sender of USR2 does not want.
                 _ = signals.usr2.recv() => warn!("signal USR2 has no effect"),
             }
         }
@@ -98,8 +98,9 @@ impl Control {
         info!("stopped");
     }
 
-    /// Applies the settings that can change without a restart, and logs the others. Waits for lists
-    /// of hosts only, before anything is applied: so a signal to stop can end it then.
+    /// Applies the settings that can change without a restart, and logs the others. Waits only
+    /// while lists of hosts are read, which is before any setting is applied, so a stop signal can
+    /// cancel it safely there.
     async fn reload<E: std::fmt::Display>(
         &mut self,
         settings: Result<ReloadedSettings, E>,
@@ -120,8 +121,8 @@ impl Control {
                 restart.push(name);
             }
         }
-        // Listeners, threads and the mode stay as they are, and so do the settings that they were
-        // made of.
+        // Listeners, threads and the mode do not change, so the settings from which they were made
+        // stay too.
         let settings = Settings {
             startup: self.settings.startup.clone(),
             ..settings
@@ -137,13 +138,13 @@ impl Control {
         let (mut files, lists) = read;
         warnings::log(&settings);
         let old = self.common.live.load_full();
-        // Whether a listener accepts TLS is decided at the start.
+        // A listener accepts TLS or not from the start, so a reload can neither add nor remove TLS.
         let settled = files.identity.is_some() == old.identity.is_some();
         if !settled {
             files.identity.clone_from(&old.identity);
         }
         let upstream = UpstreamShared {
-            // An operator who reloads may just have repaired the network.
+            // Forget unreachable hosts: the operator may just have repaired the network.
             unreachable: UnreachableCache::new(settings.reloadable.unreachable_lifetime),
             ..old.upstream.clone()
         };
@@ -162,7 +163,8 @@ impl Control {
         let children = live.link.as_ref().map(|link| link.children.clone());
         self.common.live.store(Arc::new(live));
         PROBE_DUE.notify_waiters();
-        // After that: a child that is being accepted now looks at the new pins.
+        // Remove children after the new pins are stored: a child that is being accepted now checks
+        // the new pins.
         let children = children.unwrap_or_default();
         self.common.children.keep_only(&children);
         self.common.chunks.keep_only(&self.common.live().pins());
@@ -187,10 +189,10 @@ impl Control {
         Reload::Taken
     }
 
-    /// Reads what the new `settings` name.
+    /// Reads the files that the new `settings` name.
     ///
     /// # Errors
-    /// Why it cannot be read, in one line.
+    /// Describes in one line why a file cannot be read.
     async fn read(&self, settings: &Settings) -> Result<(NamedFiles, Lists), String> {
         let files = {
             let known = self.common.live();
@@ -207,7 +209,8 @@ impl Control {
     }
 }
 
-/// What the supervisor shows after a reload. It has no way to be told that a reload failed.
+/// Returns the status line for the supervisor after a reload. The protocol has no message for a
+/// failed reload, so the status line reports it.
 fn status_after(status: &str, reload: Reload) -> String {
     match reload {
         Reload::Taken => status.to_owned(),
@@ -215,7 +218,7 @@ fn status_after(status: &str, reload: Reload) -> String {
     }
 }
 
-/// An error with its cause, in one line.
+/// Returns an error and the cause in one line.
 fn one_line(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),
@@ -223,8 +226,8 @@ fn one_line(error: &dyn std::error::Error) -> String {
     }
 }
 
-/// Waits for the cores to end, for the rest of the time. A core that is stuck ends with the
-/// process.
+/// Waits at most [`OVER_TIME`] until the cores have stopped. A stuck core is abandoned and
+/// terminates with the process.
 async fn join(threads: Vec<JoinHandle<()>>) {
     let all = async {
         while threads.iter().any(|thread| !thread.is_finished()) {
@@ -242,8 +245,9 @@ async fn join(threads: Vec<JoinHandle<()>>) {
     }
 }
 
-/// Keys whose change switches the mode, or TLS on listeners, and therefore needs a restart. The
-/// caller of [`run`](super::run) reports other changes of [`Startup`](crate::settings::Startup).
+/// Returns the keys whose change switches the mode, or TLS on listeners, and therefore needs a
+/// restart. The caller of [`run`](super::run) reports other changes of
+/// [`Startup`](crate::settings::Startup).
 fn needs_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
     let had_tls = !old.reloadable.tls.is_empty();
     let differs = [
@@ -262,8 +266,8 @@ pub(super) struct UnixSignals {
     usr2: Signal,
 }
 
-/// The signals that end the process: service managers send TERM, terminals INT, and operators who
-/// know nginx QUIT.
+/// Signals that stop the process: service managers send TERM, terminals INT, and operators used to
+/// nginx QUIT.
 struct StopSignals {
     term: Signal,
     int: Signal,
@@ -271,7 +275,7 @@ struct StopSignals {
 }
 
 impl StopSignals {
-    /// Waits for the next one.
+    /// Waits for the next stop signal.
     async fn recv(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}

@@ -1,10 +1,10 @@
-//! One core: a thread with a runtime of its own that accepts clients and serves them.
+//! One core: a thread with a runtime that accepts clients and serves them.
 //!
 //! Started by `server`; hands every connection to `hashcache-wire` and every request to `request`.
 //!
-//! Invariant: a connection is counted in all, by address and in memory, from its acceptance until
-//! it or its tunnel ends. A connection beyond a limit gets an error page at most and uses no
-//! further resources.
+//! Invariant: a connection is counted in total, by address and in memory, from acceptance until the
+//! connection or the tunnel in it closes. A connection beyond a limit gets at most an error page
+//! and uses no further resources.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
@@ -112,7 +112,8 @@ impl Core {
             spawn_local(pulse.answer());
         }
         let core = Rc::new(self);
-        // Connections and listeners hold a sender each; when the last is dropped, the core can end.
+        // Each connection and listener holds a sender. When the last sender is dropped, the core
+        // can stop.
         let (alive, mut done) = tokio::sync::mpsc::channel::<()>(1);
         for ListeningSocket { listener, speaks } in clients {
             match TcpListener::from_std(listener) {
@@ -173,7 +174,8 @@ impl Core {
     ) {
         let stopping = self.stopping.clone();
         let serve = |socket, client| {
-            // Not an async block: it would add the size of the connection's future once more.
+            // Not an async block, because a block would add the size of the connection's future
+            // once more.
             let core = Rc::clone(&self);
             let addr = ClientAddr { client, speaks };
             let connection = core.connection(socket, addr, Rc::clone(&worker), alive.clone());
@@ -225,14 +227,14 @@ impl Core {
             Ok(counted) => counted,
             Err(limit) => {
                 worker.metrics.limit(limit);
-                // Best effort: a client that cannot take the page at once gets none.
+                // Best effort: a client that cannot receive the page at once gets none.
                 if speaks != Speaks::Tls && tls_destination.is_none() {
                     let _ = socket.try_write(&refusal(&self.common, client, limit));
                 }
                 return;
             }
         };
-        // Until its first request arrives, a connection counts as a slow head.
+        // Before the first request arrives, a connection counts as a slow head.
         let first = allowance.begin_head(counted.bytes);
         let _open = worker.metrics.connection();
         let mut stage = self.stopping.clone();
@@ -297,7 +299,8 @@ impl Core {
             loop {
                 tokio::select! {
                     biased;
-                    // First, so that a request which arrives after the stop is told to be the last.
+                    // Polled first, so that a request which arrives after the stop is marked as the
+                    // last request.
                     _ = stage.changed() => match *stage.borrow_and_update() {
                         Stage::Serving => {}
                         Stage::Draining => drop(stop.send_replace(true)),
@@ -320,7 +323,7 @@ impl Core {
                 loop {
                     tokio::select! {
                         () = &mut following => break,
-                        // Of an intercepted connection.
+                        // An intercepted connection was given up.
                         why = allowance.given_up() => {
                             note_given_up(&worker, why);
                             match why {
@@ -338,8 +341,9 @@ impl Core {
         }
     }
 
-    /// The ends that a load balancer tells; of its own connections `ends`. Until it has told them,
-    /// the connection counts as a slow head of the balancer.
+    /// Returns the client and local addresses that a load balancer sends, or `ends` for the
+    /// balancer's own connections. Until they have arrived, the connection counts as a slow head of
+    /// the balancer.
     async fn told_ends(
         &self,
         socket: &mut TcpStream,
@@ -365,7 +369,8 @@ impl Core {
         }
     }
 
-    /// Whether connections from this address begin with a header that tells the client.
+    /// Returns true if connections from this address must start with a header that names the
+    /// client.
     fn is_balancer(&self, address: IpAddr, speaks: Speaks) -> bool {
         let is_direct = !matches!(speaks, Speaks::Transparent(_));
         let live = self.common.live();
@@ -374,7 +379,7 @@ impl Core {
     }
 }
 
-/// The server that the client has connected to, on a listener for such connections.
+/// Returns the original destination of the client's connection, on a listener for such connections.
 fn destination(socket: &TcpStream, speaks: Speaks) -> io::Result<Option<SocketAddr>> {
     match speaks {
         Speaks::Transparent(diversion) => original_destination::of(socket, diversion).map(Some),
@@ -382,7 +387,7 @@ fn destination(socket: &TcpStream, speaks: Speaks) -> io::Result<Option<SocketAd
     }
 }
 
-/// Keeps the connection counted until its tunnel ends. Passes the stages of the process on to the
+/// Keeps the connection counted until the tunnel closes. Passes the stages of the process on to the
 /// tunnel and to the server of the requests inside it.
 async fn follow_tunnel(
     stop: &watch::Sender<bool>,
@@ -390,7 +395,7 @@ async fn follow_tunnel(
     mut stage: watch::Receiver<Stage>,
 ) {
     loop {
-        // A copy, because a borrowed value would block the sender of the next stage.
+        // Copied, because a borrowed value would block the sender of the next stage.
         let now = *stage.borrow_and_update();
         match now {
             Stage::Serving => {}
@@ -424,7 +429,7 @@ async fn serve(
             let memory_hits = MemoryHits::of(&connection);
             let service = move |request| request::handle(Rc::clone(&connection), Box::new(request));
             let limits = &worker.limits;
-            // On the heap, because each enclosing future would contain its size again.
+            // On the heap, because otherwise each enclosing future would contain this size again.
             Box::pin(hashcache_wire::serve_connection(
                 socket,
                 limits,
@@ -436,17 +441,18 @@ async fn serve(
             .await
         }
         Protocol::Http2 => {
-            // That of the connection: those of its streams cannot mark it as idle.
+            // Use the allowance of the connection: allowances of single streams cannot mark the
+            // connection as idle.
             let allowance = connection.cell.allowance().cloned();
             let allowance = allowance.unwrap_or_else(|| connection.allowance.clone());
             let child = connection.child.clone();
-            // HTTP/2 registers its heads itself.
+            // The HTTP/2 server registers request heads itself.
             connection.cell.leave_heads();
             let connection = Rc::new(connection);
             let memory_hits = MemoryHits::of(&connection);
             let service = move |cell: Rc<hashcache_wire::Cell>, request| {
                 let mut stream = Connection::clone(&connection);
-                // On a link each client of the child has an allowance of its own.
+                // On a link each client of the child has a separate allowance.
                 if let Some(allowance) = cell.allowance().filter(|_| stream.child.is_some()) {
                     stream.allowance = allowance.clone();
                 }
@@ -471,7 +477,7 @@ async fn serve(
     }
 }
 
-/// The same as a function pointer, for `connect`.
+/// As [`serve`], as a function pointer for `connect`.
 fn serve_inside(
     socket: Socket,
     protocol: Protocol,
@@ -484,7 +490,7 @@ fn serve_inside(
 /// The listening sockets of one core.
 pub(super) struct CoreSockets {
     pub(super) clients: Vec<ListeningSocket>,
-    /// For children.
+    /// Link listener, for children.
     pub(super) link: Option<StdListener>,
     pub(super) forwards: Vec<(StdListener, LinkForward)>,
 }
@@ -495,21 +501,21 @@ pub(super) struct ListeningSocket {
     pub(super) speaks: Speaks,
 }
 
-/// Why a load balancer has not told the ends of a connection.
+/// Reason why a load balancer has not sent the addresses of a connection.
 enum NotTold {
-    /// There is no room for another connection.
+    /// A limit on connections is reached.
     Refused(Limit),
     Late,
     Broken(io::Error),
 }
 
-/// The client's address, and the protocol of the listener.
+/// The client's address and the listener's protocol.
 struct ClientAddr {
     client: SocketAddr,
     speaks: Speaks,
 }
 
-/// Counts a connection that was closed to make room for others.
+/// Counts a connection that was closed to make room for other connections.
 fn note_given_up(worker: &Worker, why: GiveUp) {
     worker.metrics.limit(match why {
         GiveUp::Head => Limit::HeadTime,
@@ -517,7 +523,7 @@ fn note_given_up(worker: &Worker, why: GiveUp) {
     });
 }
 
-/// The error page for clients beyond a limit.
+/// Returns the error page for a client beyond a limit.
 fn refusal(common: &Common, client: SocketAddr, limit: Limit) -> Vec<u8> {
     let context = PageContext {
         name: common.name.as_str(),

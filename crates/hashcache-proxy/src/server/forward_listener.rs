@@ -1,12 +1,13 @@
-//! Accepts connections on a forwarded port of one core, and carries them over the link to a parent.
+//! Accepts connections on a forwarded port of one core and carries them over the link to a parent.
 //!
-//! Started by `cores` for each `link_forward`. The parent makes the connection, by its own rules
-//! for tunnels; the stream is coded in chunks (`connect/chunked`) or, if the parent cannot or
-//! memory is short, passes unchanged.
+//! Started by `cores` for each `link_forward`. The parent connects to the destination, by the
+//! parent's own rules for tunnels. The stream is coded in chunks (`connect/chunked`), or passes
+//! unchanged if the parent cannot code or memory is short.
 //!
-//! Invariants: nothing goes out except over a link. A connection counts as that of a client, in
-//! all, by address and in memory, and a client that may not use the proxy may not use its ports. A
-//! connection that cannot be made is reset: programs must not take that for an end.
+//! Invariants: bytes leave this host only over a link. A connection counts as a client connection,
+//! in total, by address and in memory, and a client that may not use the proxy may not use
+//! forwarded ports either. If the connection cannot be made, the client's connection is reset,
+//! because programs must not take a failure for a normal close.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -38,7 +39,7 @@ use crate::log_entry::TunnelEntryBuilder;
 use crate::route::NextHop;
 use crate::worker::Worker;
 
-/// What a core needs to serve a forwarded port.
+/// State of a core for one forwarded port.
 #[derive(Clone)]
 pub(super) struct ForwardListener {
     pub(super) worker: Rc<Worker>,
@@ -48,11 +49,11 @@ pub(super) struct ForwardListener {
     pub(super) forward: Rc<LinkForward>,
 }
 
-/// A connection that a parent has made.
+/// A connection that a parent has opened.
 struct Opened {
     channel: Channel,
     next_hop: NextHop,
-    /// `None`: bytes pass unchanged.
+    /// `None` if bytes pass unchanged.
     pair: Option<ChunkPair>,
 }
 
@@ -70,10 +71,10 @@ impl ForwardListener {
         let client = SocketAddr::new(client.ip().to_canonical(), client.port());
         let worker = Rc::clone(&self.worker);
         let common = &worker.common;
-        // Fails only on a broken socket. What a program sends at once leaves at once.
+        // Fails only on a broken socket. Bytes that a program sends must leave at once.
         drop(socket.set_nodelay(true));
         let socket = Socket::from(socket);
-        // Unless it ends well.
+        // Reset, unless the connection closes normally.
         socket.reset_on_drop(true);
         let permitted = {
             let live = common.live();
@@ -141,19 +142,20 @@ impl ForwardListener {
         log_entry.write(&worker, to_client - reported, broke);
     }
 
-    /// Has a parent make the connection.
+    /// Opens the connection through a parent.
     async fn open(&self, allowance: &Allowance) -> Result<Opened, Failure> {
         let live = self.worker.common.live.load_full();
         let linked = live.routes.peers().iter();
         let linked = linked.filter_map(|peer| Some((peer, peer.link.as_ref()?)));
         let mut parents: Vec<_> = linked.collect();
-        // In the order of the configuration, those that are connected first.
+        // Connected parents first, otherwise in the order of the configuration.
         sort_by_key(&mut parents, |(_, link)| !link.is_up());
         let mut failed = Failure::NoRoute;
         for (peer, link) in parents {
             match self.open_by((peer, link), allowance).await {
                 Ok(opened) => return Ok(opened),
-                // The parent has answered: another one would be asked for what this one refuses.
+                // The parent has answered with a refusal: do not try to get the same connection
+                // from another parent.
                 Err(failure @ Failure::PeerStatus { .. }) => return Err(failure),
                 Err(failure) => failed = failure,
             }

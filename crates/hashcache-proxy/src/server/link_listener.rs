@@ -1,15 +1,15 @@
 //! Accepts children on the link listener of one core.
 //!
-//! Started by `cores`; hands a child's connection to the server of HTTP/2, so its requests take the
-//! way of all requests. A child needs no `allow_client`: its key is its right to be served.
+//! Started by `cores`. Hands a child's connection to the HTTP/2 server, so the requests are handled
+//! like all other requests. A child needs no `allow_client`: a pinned key entitles it to be served.
 //!
 //! Invariants: no byte of a connection without a pinned key is read as a request. Connections in
-//! their handshake count for no limit of clients, so strangers cannot take those of a child; they
-//! have a limit of their own (`hashcache_link::children`). A child whose pin was removed by a
-//! reload loses its connection, with all responses and tunnels. What a child holds is counted as
-//! that of one client, whatever its address is. Memory that its connection always needs is reserved
-//! before it is served, so a link that was accepted does not end for lack of memory; only streams
-//! are refused then.
+//! their handshake count in no limit of clients, so strangers cannot use up the connections of a
+//! child; they have a separate limit (`hashcache_link::children`). If a reload removes a child's
+//! pin, the child loses the connection, with all responses and tunnels. All memory that a child
+//! holds counts as the memory of a single client, whatever address it has. The memory that a
+//! child's connection always needs is reserved before it is served, so an accepted link never
+//! closes for lack of memory; only streams are refused then.
 
 use std::io;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ use crate::client_access::ClientAccess;
 use crate::connection::{Connection, LinkedChild, ServeInside};
 use crate::worker::Worker;
 
-/// What a core needs to accept children.
+/// A core's state for accepting children.
 #[derive(Clone)]
 pub(super) struct LinkListener {
     pub(super) worker: Rc<Worker>,
@@ -97,7 +97,7 @@ impl LinkListener {
         };
         let pin = child.pin;
         if !common.is_child(&pin) {
-            // Its handshake began before a reload.
+            // The handshake started before a reload.
             return info!(%client, %pin, "child refused: its pin was removed");
         }
         let Some((stop, stopping)) = stop_for(&mut stage) else {
@@ -127,7 +127,7 @@ impl LinkListener {
             tokio::select! {
                 biased;
                 ending = &mut serving => break ending,
-                // Its streams and tunnels end with it.
+                // The streams and tunnels of the old connection are closed too.
                 () = entered.displaced() => return if common.is_child(&pin) {
                     info!(%client, %pin, "child connected again; the old connection ends");
                 } else {
@@ -144,7 +144,7 @@ impl LinkListener {
         self.worker.count_ending(ending);
     }
 
-    /// Does the handshake with a connection of which nothing is known yet.
+    /// Performs the handshake with a connection that is not authenticated yet.
     async fn shake(
         &self,
         socket: TcpStream,
@@ -154,7 +154,8 @@ impl LinkListener {
         let common = &self.worker.common;
         let children = &common.children;
         let stranger = children.enter_stranger(client.ip());
-        // Not of the share of its address: strangers may share that with a child.
+        // Not reserved in the share of this address: strangers may have the same address as a
+        // child.
         let memory = self.cache.reserve(CONNECTION_BYTES);
         let handshake_memory = memory.ok_or(io::ErrorKind::OutOfMemory)?;
         let server = common.live().link.clone();
@@ -197,7 +198,7 @@ impl LinkListener {
     }
 }
 
-/// A child's connection after its handshake.
+/// A child's connection after the handshake.
 struct Accepted {
     socket: Socket,
     entered: Entered,
@@ -205,13 +206,13 @@ struct Accepted {
     child: LinkedChild,
 }
 
-/// The limits on a child's connection: it stays open, and has the requests of many users. A child
-/// may hold `share` bytes.
+/// Limits for a child's connection, which stays open and carries the requests of many users. A
+/// child may hold `share` bytes.
 fn limits(limits: &Limits, share: u64) -> Limits {
     let streams = usize::try_from(share / STREAM_SHARE).unwrap_or(usize::MAX);
     Limits {
         streams: streams.min(STREAMS).max(limits.streams),
-        // On a slow line a head may wait for its own second half.
+        // On a slow line the second half of a head may arrive late.
         head_time: limits.head_time + TURN_TIME,
         frames: limits.frames.saturating_mul(hashcache_link::FRAMES_FACTOR),
         idle_time: FOREVER,
@@ -220,12 +221,12 @@ fn limits(limits: &Limits, share: u64) -> Limits {
     }
 }
 
-/// Memory of a child's connection beside its streams.
+/// Memory of a child's connection, without streams.
 const CONNECTION_BYTES: u64 = (8 << 10) + TLS_BYTES + HTTP_2_BYTES;
-/// Unread content of a child may take this part of its share. A child whose line broke connects
-/// again before the break is noticed here, so there must be room for two connections.
+/// Unread content of a child may take 1/`WINDOWS_PART` of the child's share. A child reconnects
+/// after a break before the break is noticed here, so there must be room for two connections.
 const WINDOWS_PART: u64 = 8;
-/// A child may have one stream for so many bytes of its share: the tables of h2 take up to an
-/// eighth of it. A share of 16 MiB has 1,000.
+/// Bytes of a child's share per stream: the tables of h2 then take up to an eighth of the share. A
+/// share of 16 MiB allows about 1,000 streams.
 const STREAM_SHARE: u64 = 16 << 10;
 const FOREVER: Duration = Duration::from_secs(24 * 365 * 10 * 3600);

@@ -1,11 +1,12 @@
 //! Keeps the links to parents open: one thread, one connection per parent.
 //!
-//! Started by `server` if the configuration has a parent with a pin, told of reloads by `control`.
-//! Requests of all cores use the connection (`linked` of `hashcache-upstream`).
+//! Started by `server` if the configuration has a parent with a pin; `control` passes the new peers
+//! on at a reload. Requests of all cores use the connection (`linked` of `hashcache-upstream`).
 //!
-//! Invariants: the thread ends after the cores, so a core that stops does not take the link from
-//! the others. After a failed attempt it waits, longer each time, and less while requests need the
-//! link. A connection that takes no more requests is replaced at once; its requests go on.
+//! Invariants: the thread stops after the cores, so a core that stops does not close the link for
+//! the other cores. After a failed attempt the thread waits, longer each time, but less while
+//! requests need the link. A connection that takes no more requests is replaced at once; open
+//! requests go on.
 //! Cost: a thread; nothing without such parents.
 
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ use tracing::{error, info, warn};
 use crate::metrics::links::{LinkFigure, LinkView};
 use crate::worker::Common;
 
-/// The thread that keeps links open, once there is one.
+/// Handle for the thread that keeps links open, if it was started.
 pub(super) struct Links {
     common: Arc<Common>,
     cache: Cache,
@@ -47,7 +48,7 @@ impl Links {
         }
     }
 
-    /// From now on keeps the links to those of `peers` that have one, and no other.
+    /// Keeps the links to the `peers` that have a link, and closes all other links.
     ///
     /// # Errors
     /// The system refuses a thread.
@@ -82,7 +83,7 @@ impl Links {
     }
 }
 
-/// The links for operators and their monitoring.
+/// Returns the links' states for operators and monitoring.
 pub(super) fn view(common: &Common) -> LinkView {
     let live = common.live();
     let linked = || {
@@ -131,7 +132,7 @@ pub(super) fn view(common: &Common) -> LinkView {
     }
 }
 
-/// Keeps a task for each link, until the sender is dropped.
+/// Runs a task for each link until the sender is dropped.
 async fn supervise(common: Arc<Common>, cache: Cache, mut peers: watch::Receiver<Vec<Arc<Peer>>>) {
     let mut kept: HashMap<*const Peer, AbortHandle> = HashMap::new();
     loop {
@@ -159,7 +160,7 @@ async fn supervise(common: Arc<Common>, cache: Cache, mut peers: watch::Receiver
     }
 }
 
-/// Keeps one link open.
+/// Keeps a link open.
 async fn keep(common: Arc<Common>, cache: Cache, peer: Arc<Peer>, link: Arc<ParentLink>) {
     let mut failures = 0_usize;
     loop {
@@ -181,12 +182,12 @@ async fn keep(common: Arc<Common>, cache: Cache, peer: Arc<Peer>, link: Arc<Pare
         let number = link.opened(connection, common.now());
         let begun = Instant::now();
         info!(peer = peer.name(), %address, "link is up");
-        // Two successes end a state of being down.
+        // A peer that is down needs two successes to be up again.
         peer.note_success();
         peer.note_success();
         let end = tokio::select! {
             end = line.ended() => end,
-            // A request has found it broken, before its last stream has ended.
+            // A request found the link broken before the last stream was closed.
             () = link.retired(number) => LinkEnd::Broken(Failure::ConnectionTerminated),
         };
         link.retire(number);
@@ -196,8 +197,8 @@ async fn keep(common: Arc<Common>, cache: Cache, peer: Arc<Peer>, link: Arc<Pare
                 warn!(peer = peer.name(), %failure, "link is down");
             }
         }
-        // A line that breaks is tried again at once. A parent that accepts and hangs up must not be
-        // called without a pause for ever.
+        // Reconnect at once after a break. But a parent that accepts and closes at once must not be
+        // connected to without a pause for ever.
         failures = if begun.elapsed() < SHORT_LIVED {
             failures + 1
         } else {
@@ -215,7 +216,7 @@ async fn keep(common: Arc<Common>, cache: Cache, peer: Arc<Peer>, link: Arc<Pare
 }
 
 fn note_failure(peer: &Peer, link: &ParentLink, failure: Failure, failures: usize) {
-    // The first of a row only: a line may be down for days.
+    // Only the first failure in a row is logged, because a line may be down for days.
     if failures == 0 {
         let advice = advice(&failure);
         warn!(peer = peer.name(), %failure, advice, "no link to the parent");
@@ -224,15 +225,15 @@ fn note_failure(peer: &Peer, link: &ParentLink, failure: Failure, failures: usiz
     link.failed(failure);
 }
 
-/// The pause after so many failures in a row.
+/// Returns the pause after this number of failures in a row.
 fn pause(failures: usize) -> Duration {
     let pause = PAUSES[failures.saturating_sub(1).min(PAUSES.len() - 1)];
-    // Boxes that lost their parent at the same moment must not all return together.
+    // Jitter: boxes that lost their parent at the same moment must not all reconnect together.
     pause.mul_f64(0.8 + 0.4 * fastrand::f64())
 }
 
-/// The first is short, because a parent that starts again is there within a fraction of a second,
-/// and transfers that have broken wait for it (`RESUME_PAUSE` of `fetch/pump.rs`).
+/// The first pause is short, because a restarted parent is back within a fraction of a second, and
+/// interrupted transfers wait for it (`RESUME_PAUSE` of `fetch/pump.rs`).
 const PAUSES: [Duration; 6] = [
     Duration::from_millis(200),
     Duration::from_secs(1),
@@ -241,7 +242,7 @@ const PAUSES: [Duration; 6] = [
     Duration::from_secs(10),
     Duration::from_secs(20),
 ];
-/// Connections in a row that may end soon without a pause before the next.
+/// Short-lived connections in a row that are replaced without a pause.
 const RECONNECTS_AT_ONCE: usize = 3;
-/// A connection that lasted less counts as a failed attempt.
+/// A connection that was open for less than this counts as a failed attempt.
 const SHORT_LIVED: Duration = Duration::from_secs(10);

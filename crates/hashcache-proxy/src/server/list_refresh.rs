@@ -1,8 +1,8 @@
-//! Reads the lists of hosts away from the thread that handles signals: a large list takes seconds
-//! on a small machine.
+//! Reads the lists of hosts on a separate thread and not on the thread that handles signals,
+//! because a large list takes seconds on a small machine.
 //!
-//! Called by `server` at a reload, and started by it for a look at the files once a minute. The
-//! threads are none of the runtime, so the end of the process waits for no list.
+//! `server` calls it at a reload, and runs it as a task that checks the files once a minute. The
+//! threads do not belong to the runtime, so the process can stop without waiting for a list.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::worker::Common;
 
-/// Looks at the files once a minute, and reads what has changed, until the process ends.
+/// Checks the files once a minute and reads the changed files, until the process stops.
 pub(super) async fn keep_lists(common: Arc<Common>, cache: Cache) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -27,8 +27,8 @@ pub(super) async fn keep_lists(common: Arc<Common>, cache: Cache) {
     }
 }
 
-/// The lists of new settings; of those in effect, what has not changed is kept. `None`: there is no
-/// thread for it.
+/// Loads the lists of new settings; unchanged lists are kept from the settings in effect. `None` if
+/// no thread can be started.
 pub(super) async fn load(
     settings: &[ListSettings],
     common: &Common,
@@ -39,7 +39,7 @@ pub(super) async fn load(
     beside(move || Lists::load(&settings, &cache, &known)).await
 }
 
-/// Runs `read` on a thread of its own, which goes on if nobody waits for it any more.
+/// Runs `read` on its own thread, which goes on even if the caller stops waiting.
 async fn beside<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = oneshot::channel();
     let thread = std::thread::Builder::new().name("lists".to_owned());

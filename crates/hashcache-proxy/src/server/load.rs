@@ -1,6 +1,8 @@
-//! What all cores share, made from the settings, the cache and what an earlier process has saved.
+//! Makes the state that all cores share from the settings, the cache and the state files of an
+//! earlier process.
 //!
-//! Called by `server` at the start, when the sockets are bound: the addresses are part of it.
+//! Called by `server` at the start, after the sockets are bound, because the addresses are part of
+//! the state.
 
 use std::sync::Arc;
 
@@ -38,7 +40,7 @@ use crate::queries::Queries;
 use crate::settings::{Settings, StateFiles};
 use crate::worker::{Common, LiveSettings};
 
-/// The state of the process before anybody is served.
+/// The process's state before the first client is served.
 pub(super) struct Loaded {
     pub(super) common: Arc<Common>,
     pub(super) log: Arc<AccessLogger>,
@@ -46,7 +48,7 @@ pub(super) struct Loaded {
     pub(super) saved: Saved,
 }
 
-/// Makes the state of the process.
+/// Loads the process's state.
 ///
 /// # Errors
 /// A file that the settings name cannot be read or is not valid.
@@ -109,7 +111,7 @@ pub(super) fn load(
     let sites = LiveSites::new(&reloadable.sites, None);
     let live = LiveSettings::new(settings, 0, &own, upstream, files, sites, lists);
     let chunks = Arc::new(ChunkTables::load(state.chunks, &live.pins(), cache));
-    // Pages of a site that any host leads to carry other names in Referer.
+    // If a site serves any host, its pages have other names in Referer.
     let mut all = reloadable.sites.all().iter();
     let site = all.find(|site| site.hosts.is_empty());
     let site = site.and_then(|site| Some(site.origins.first()?.url.clone()));
@@ -117,7 +119,7 @@ pub(super) fn load(
     let collapse = Collapse::new();
     let space = Common::space_of(&startup.mode);
     let purger = Purger::new(cache, &collapse, space, metrics.purges());
-    // Half of the processors at most; requests are served on the others.
+    // Password checks use at most half of the processors; requests are served on the others.
     let user_checks = UserChecks::new(startup.workers / 2);
     let user_checks = user_checks.map_err(|source| RunError::System {
         what: "random numbers",
@@ -165,7 +167,7 @@ pub(super) fn load(
     })
 }
 
-/// The names of the proxy `name` in `Cache-Status` and in `Via`.
+/// Returns the pseudonyms for the proxy `name` in `Cache-Status` and in `Via`.
 pub(super) fn pseudonyms(name: &str) -> Result<(Pseudonym, Pseudonym), RunError> {
     let pseudonym = |text: &str| {
         let name = name.to_owned();
@@ -174,8 +176,8 @@ pub(super) fn pseudonyms(name: &str) -> Result<(Pseudonym, Pseudonym), RunError>
     Ok((pseudonym(name)?, pseudonym(&via_name(name))?))
 }
 
-/// A random suffix: two proxies without a configured name must not take each other's requests for
-/// loops.
+/// Adds a random suffix to the default name: two proxies without a configured name must not mistake
+/// each other's requests for loops.
 fn via_name(name: &str) -> String {
     if name == UNNAMED {
         format!("{name}-{:08x}", fastrand::u32(..))
@@ -184,7 +186,7 @@ fn via_name(name: &str) -> String {
     }
 }
 
-/// The name of a proxy without a configured name.
+/// Name for a proxy without a configured name.
 const UNNAMED: &str = "hashcache";
 
 fn exposition(
@@ -242,7 +244,7 @@ fn exposition(
     )
 }
 
-/// Reads of the engine for lookups that have a cause, each under one.
+/// Returns the engine's reads for lookups by cause; each read counts under a single cause.
 fn lookup_reads(stats: &Stats) -> [(&'static str, u64); 8] {
     let first = stats.group_reads - stats.repeated_group_reads;
     [

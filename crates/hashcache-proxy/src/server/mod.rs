@@ -1,11 +1,11 @@
 //! Listeners, cores, signals: from the start of the process to its end.
 //!
-//! Each core is a thread with a runtime of its own and a copy of every listening socket. The thread
-//! that called [`run`] handles signals, the admin listener and the clock.
+//! Each core is a thread with a runtime and a copy of every listening socket. The thread that
+//! called [`run`] handles signals, the admin listener and the clock.
 //!
 //! Called by `hashcache-cli`. [`run`] binds the sockets (`bind`), makes the state (`load`), starts
-//! the cores (`cores`), and leaves the main thread to `control`, which handles signals; at the end
-//! it saves the state that the next process needs (`saved`).
+//! the cores (`cores`), and leaves the main thread to `control`, which handles signals; when the
+//! process stops, it saves the state that the next process needs (`saved`).
 //!
 //! ```text
 //! Serving ──TERM──▶ Draining ──all done, or drain_time──▶ Closing (cache saved, log written)
@@ -72,8 +72,9 @@ use crate::inventory::Inventory;
 use crate::peers;
 use crate::settings::{ReloadedSettings, Settings, StateFiles};
 
-/// Serves until a signal stops it, on the sockets of `supervisor` where it has them. `listening` is
-/// called once with the bound addresses; `reload` returns the settings anew on SIGHUP.
+/// Serves clients until a signal stops the process, on the sockets of `supervisor` where it has
+/// passed them. `listening` is called once with the bound addresses; `reload` loads the settings
+/// again on SIGHUP.
 ///
 /// # Errors
 ///
@@ -150,9 +151,9 @@ pub fn run<E: fmt::Display>(
     Ok(())
 }
 
-/// Starts a thread for each core, with copies of all sockets. Those in `bound` are closed then: a
-/// core closes its copies when a drain begins, and with another one open, clients would wait in its
-/// queue instead of being refused.
+/// Starts a thread for each core, with copies of all sockets. The original sockets in `bound` are
+/// closed then: a core closes the copies when a drain starts, and if another copy stayed open,
+/// clients would wait in the accept queue instead of being refused.
 fn start_cores(
     settings: &Settings,
     cache: &Cache,
@@ -201,7 +202,7 @@ fn start_cores(
     (0..settings.startup.workers.max(1)).map(start).collect()
 }
 
-/// What the admin listener serves.
+/// Makes the server of the admin listener.
 fn admin(settings: &Settings, cache: &Cache, loaded: &Loaded) -> Arc<Admin> {
     let common = &loaded.common;
     let shared = || Arc::clone(common);
@@ -235,7 +236,7 @@ fn admin(settings: &Settings, cache: &Cache, loaded: &Loaded) -> Arc<Admin> {
     )
 }
 
-/// The error of a start that the system refuses something.
+/// Returns a function that makes the error for a resource that the system refuses.
 fn refused(what: &'static str) -> impl Fn(io::Error) -> RunError {
     move |source| RunError::System { what, source }
 }

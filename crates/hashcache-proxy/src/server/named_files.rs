@@ -1,8 +1,8 @@
-//! What the settings name by a path, read and checked: certificates, keys, peers with their
-//! credentials, users, the time zone.
+//! Reads and checks the files that the settings name: certificates, keys, credentials of peers,
+//! users, the time zone.
 //!
-//! Called at the start by `load`, and by `control` for a reload, which applies nothing if one of
-//! these cannot be read.
+//! Called by `load` at the start, and by `control` for a reload, which applies nothing if a file
+//! cannot be read.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use crate::route::Routes;
 use crate::settings::{Mode, Settings};
 use crate::worker::NamedFiles;
 
-/// Reads all of it. Of `known` peers, those whose settings are the same stay.
+/// Reads all files. Peers of `known` with unchanged settings are kept.
 ///
 /// # Errors
-/// A file cannot be read, or has not what it must have.
+/// A file cannot be read, or its content is not valid.
 pub(super) fn read(
     settings: &Settings,
     known: &[Arc<Peer>],
@@ -48,8 +48,8 @@ pub(super) fn read(
     })
 }
 
-/// The routes of `settings`, with the credentials of their peers read. A peer of `known` whose
-/// settings are the same stays, with what is known about its health.
+/// Returns the routes of `settings`, with the credentials of their peers. A peer of `known` with
+/// unchanged settings is kept, and with it the state of its health.
 fn load_routes(
     settings: &Settings,
     known: &[Arc<Peer>],
@@ -67,7 +67,7 @@ fn load_routes(
     ))
 }
 
-/// The key of this box for links, if it has one side of a link.
+/// Returns this box's key for links, if it has a link listener or a parent with a pin.
 pub(super) fn link_identity(
     settings: &Settings,
 ) -> Result<Option<LinkIdentity>, LinkIdentityError> {
@@ -82,7 +82,7 @@ pub(super) fn link_identity(
     LinkIdentity::find(settings.reloadable.link_dir.as_deref()).map(Some)
 }
 
-/// The certificates for clients, with the protocols that they may speak.
+/// Returns the certificates for clients, with the protocols that ALPN offers.
 fn identity(settings: &Settings, clock: &Arc<Clock>) -> Result<Option<Identity>, IdentityError> {
     let protocols = match settings.startup.mode {
         Mode::Forward => &FOR_FORWARD[..],
@@ -91,7 +91,7 @@ fn identity(settings: &Settings, clock: &Arc<Clock>) -> Result<Option<Identity>,
     Identity::load(&settings.reloadable.tls, protocols, clock)
 }
 
-/// The users of the files in `settings`, if there are files.
+/// Returns the users of the files in `settings`, if there are files.
 fn users(settings: &Settings, cache: &Cache) -> Result<Option<Arc<UserHashes>>, UsersError> {
     if settings.reloadable.htpasswd.is_empty() {
         Ok(None)
@@ -102,7 +102,8 @@ fn users(settings: &Settings, cache: &Cache) -> Result<Option<Arc<UserHashes>>, 
     }
 }
 
-/// The time zone of the system, if a rule has times or a quota has days.
+/// Returns the time zone of the system if a rule has times or a quota has days, otherwise the
+/// default.
 pub(super) fn zone(settings: &Settings) -> Result<Zone, RunError> {
     if settings.needs_zone() {
         Zone::of_system().map_err(RunError::Zone)
@@ -111,7 +112,7 @@ pub(super) fn zone(settings: &Settings) -> Result<Zone, RunError> {
     }
 }
 
-/// The listener for children in `settings`, if there is one.
+/// Returns the link server for children, if `settings` has a link listener.
 fn link_server(
     settings: &Settings,
     identity: Option<&LinkIdentity>,
@@ -129,7 +130,7 @@ fn link_server(
     }))
 }
 
-/// The interceptor for the hosts in `settings`, if interception is on.
+/// Returns the interceptor for the hosts in `settings`, if interception is on.
 pub(super) fn interceptor(
     settings: &Settings,
     clock: &Arc<Clock>,

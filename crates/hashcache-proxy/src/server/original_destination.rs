@@ -1,10 +1,11 @@
-//! The server to which a client had connected before the network sent its connection here.
+//! Finds the server to which a client had connected before the network diverted its connection
+//! here.
 //!
-//! Called by `server` and `supervisor` for the sockets of `tproxy://` listeners, and by `cores` for
+//! Called by `bind` and `supervisor` for the sockets of `tproxy://` listeners, and by `cores` for
 //! each connection that a `redirect://` or `tproxy://` listener accepts.
 //!
-//! Invariant: a connection whose original destination is not known is not served. Only the kernel
-//! is asked for it, so a client cannot choose it by what it sends.
+//! Invariant: a connection without a known original destination is not served. The destination is
+//! taken only from the kernel, so a client cannot choose it by the bytes that it sends.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,9 +15,8 @@ use tokio::net::TcpStream;
 
 use crate::settings::Diversion;
 
-/// Lets a socket accept connections to addresses that are not those of this host. Needs the
-/// capability CAP_NET_RAW or CAP_NET_ADMIN, unless a service manager has set it before
-/// (`Transparent=yes`).
+/// Lets a socket accept connections to addresses of other hosts. Needs the capability CAP_NET_RAW
+/// or CAP_NET_ADMIN, unless a service manager has already set the option (`Transparent=yes`).
 pub(super) fn set_transparent(socket: &Socket, listen: SocketAddr) -> io::Result<()> {
     match listen.ip() {
         IpAddr::V4(_) if socket.ip_transparent_v4()? => Ok(()),
@@ -26,7 +26,7 @@ pub(super) fn set_transparent(socket: &Socket, listen: SocketAddr) -> io::Result
     }
 }
 
-/// The original destination of an accepted connection.
+/// Returns the original destination of an accepted connection.
 pub(super) fn of(socket: &TcpStream, diversion: Diversion) -> io::Result<SocketAddr> {
     let local = socket.local_addr()?;
     let original = match diversion {
@@ -39,8 +39,8 @@ pub(super) fn of(socket: &TcpStream, diversion: Diversion) -> io::Result<SocketA
     ))
 }
 
-/// The destination before REDIRECT. A socket for both families has IPv4 clients too, and their
-/// destination is in the tables of IPv4.
+/// Returns the destination before REDIRECT. A dual-stack socket also has IPv4 clients, and their
+/// destinations are in the IPv4 tables.
 fn redirected(socket: SockRef<'_>, local: SocketAddr) -> io::Result<SocketAddr> {
     let original = match local.ip().to_canonical() {
         IpAddr::V4(_) => socket.original_dst_v4(),

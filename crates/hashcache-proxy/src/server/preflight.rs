@@ -1,4 +1,4 @@
-//! Checks before the start: every reason that prevents a start and can be known before it.
+//! Checks before the start: finds every reason that prevents a start and can be known before it.
 //!
 //! Called by `hashcache-cli`: by `hashcache config check`, and by `hashcache proxy` before it opens
 //! its cache. [`super::run`] uses the same functions again, so it fails with the same messages.
@@ -24,12 +24,12 @@ use crate::admin::read_token;
 use crate::peers;
 use crate::settings::{Listen, Settings};
 
-/// Every reason for which [`super::run`] would fail with `settings` and `supervisor` that can be
-/// known without starting.
+/// Returns every reason for which [`super::run`] would fail with `settings` and `supervisor`, if it
+/// can be known without starting.
 ///
-/// An address that is in use is not one of them: the process that uses it may be the one that is to
-/// be restarted with these settings. Nor is an address whose socket the supervisor passes: perhaps
-/// this user cannot bind it, as with port 80.
+/// An address in use is not reported: the process that uses it may be the process that is to be
+/// restarted with these settings. An address for which the supervisor passes a socket is not
+/// reported either: this user may not be able to bind it, for example port 80.
 pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> {
     let listens = listens(settings);
     let passed = supervisor.sockets.prepare(&listens);
@@ -63,7 +63,7 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
     });
     let identity = link_identity(settings);
     let link = identity.as_ref().ok().and_then(Option::as_ref);
-    // Without a key for links, that is the fault, and not each parent with a pin.
+    // Without a key for links, report only the missing key, and not each parent with a pin.
     let without = identity.is_err();
     let peers = settings.reloadable.peers.iter();
     let peers = peers.filter(|peer| peer.pin.is_none() || !without);
@@ -94,7 +94,7 @@ pub fn preflight(settings: &Settings, supervisor: &Supervisor) -> Vec<RunError> 
         .collect()
 }
 
-/// Whether this user may listen on the address of `listen`. The socket does not listen, so no
+/// Checks that this user may listen on the address of `listen`. The socket does not listen, so no
 /// client can connect, and a proxy that starts at this moment can still bind the address.
 fn can_bind(listen: Listen) -> Result<(), RunError> {
     let address = listen.address;

@@ -1,10 +1,11 @@
-//! Probes of peers that are down, the addresses of peers, and their digests; probes of a line that
-//! is down.
+//! Probes peers that are down, looks up the addresses of peers and fetches their digests; probes a
+//! line that is down.
 //!
-//! Two tasks, on the first core. A peer that is up is not probed: requests show whether it answers.
+//! Two tasks on the first core. A peer that is up is not probed, because requests show whether it
+//! answers.
 //!
 //! Cost: two wake-ups a second while a peer is down, in doubt or never heard, or its digest is
-//! awaited; one in two seconds with other peers, one in five seconds without.
+//! awaited; otherwise one in two seconds with peers, and one in five seconds without peers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use tracing::debug;
 use crate::fetch::learn::learn;
 use crate::worker::Worker;
 
-/// Probes peers until the core ends.
+/// Probes peers until the core stops.
 pub(super) async fn probe_peers(worker: Rc<Worker>) {
     let mut looked_up = None;
     loop {
@@ -29,7 +30,7 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
             look_up_addresses(&worker);
         }
         let peers = worker.common.live().routes.peers().to_vec();
-        // Before the state is looked at, so that no change after that is missed.
+        // Subscribe before the state is read, so that no later change is missed.
         let probe_due = PROBE_DUE.notified();
         tokio::pin!(probe_due);
         probe_due.as_mut().enable();
@@ -41,7 +42,8 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
         for peer in peers {
             if peer.health.take_probe(Instant::now()) {
                 let (worker, peer) = (Rc::clone(&worker), Arc::clone(&peer));
-                // Each in a task of its own: one that hangs must not delay the others.
+                // Each probe is a separate task, because a probe that hangs must not delay the
+                // others.
                 spawn_local(async move { worker.upstream().probe(&peer).await });
             }
             if peer.learned.is_due(Instant::now()) && peer.health.is_up() {
@@ -49,7 +51,7 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
             }
             let queries = &worker.common.queries;
             let health = &peer.query_health;
-            // A peer that was never heard is asked before a request has to wait for it.
+            // Query a new peer now, so that the first request does not have to wait for the peer.
             let is_new = peer.round_trip.smoothed().is_none() && health.is_up();
             if queries.can_ask(&peer) && (is_new || health.take_probe(Instant::now())) {
                 let (queries, peer) = (Arc::clone(queries), Arc::clone(&peer));
@@ -59,8 +61,9 @@ pub(super) async fn probe_peers(worker: Rc<Worker>) {
     }
 }
 
-/// While it is in question whether the line is up, tries origins until the core ends: those that
-/// clients want, then those that were reached, one in a second, then all of them again.
+/// Probes origins until the core stops, while it is in doubt whether the line is up: first the
+/// origins that clients want, then the origins that were reached, one a second; then the next round
+/// starts.
 pub(super) async fn probe_line(worker: Rc<Worker>) {
     loop {
         sleep(LINE_PAUSE).await;
@@ -80,7 +83,7 @@ pub(super) async fn probe_line(worker: Rc<Worker>) {
     }
 }
 
-/// The time until these peers are looked at again.
+/// Returns the time until these peers are checked again.
 fn pause(worker: &Worker, peers: &[Arc<Peer>]) -> Duration {
     let queries = &worker.common.queries;
     let is_settled = |peer: &Arc<Peer>| {
@@ -95,7 +98,8 @@ fn pause(worker: &Worker, peers: &[Arc<Peer>]) -> Duration {
     }
 }
 
-/// Looks up the addresses of peers that are recognised by them, as members are in front of a site.
+/// Looks up the addresses of peers that are recognised by address, as members in front of a site
+/// are.
 fn look_up_addresses(worker: &Rc<Worker>) {
     let peers = worker.common.live().routes.peers().to_vec();
     for peer in peers
@@ -113,16 +117,16 @@ fn look_up_addresses(worker: &Rc<Worker>) {
     }
 }
 
-/// Between two rounds of probes of the line.
+/// Pause between two rounds of probes of the line.
 const LINE_PAUSE: Duration = Duration::from_secs(5);
-/// Between two of these probes.
+/// Pause between two probes of a round.
 const LINE_STEP: Duration = Duration::from_secs(1);
-/// The addresses of peers are looked up again after this time; the DNS cache knows how long they
-/// stay valid.
+/// Interval between look-ups of the addresses of peers; the DNS cache knows how long they are
+/// valid.
 const ADDRESSES_TIME: Duration = Duration::from_secs(30);
-/// While a peer is down, in doubt or was never heard, or its digest is awaited.
+/// Pause while a peer is down, in doubt or was never heard, or its digest is awaited.
 const PAUSE: Duration = Duration::from_millis(500);
-/// With all peers up and their digests there, unless a peer comes in doubt meanwhile.
+/// Pause while all peers are up and their digests are there, unless a peer gets in doubt meanwhile.
 const PAUSE_SETTLED: Duration = Duration::from_secs(2);
-/// A reload may bring peers.
+/// Pause without peers; a reload may add peers.
 const PAUSE_WITHOUT_PEERS: Duration = Duration::from_secs(5);

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::settings::Speaks;
 
-/// Why a connection is not served.
+/// Reason why a connection is not served.
 #[derive(Debug)]
 pub(super) enum NotServed {
     /// The client did not send enough bytes in time.
@@ -48,7 +48,7 @@ pub(super) async fn detect_protocol(
         .map_err(NotServed::Broken)
 }
 
-/// Reads until it is clear whether the client begins with the HTTP/2 connection preface.
+/// Reads until it is clear if the client starts with the HTTP/2 connection preface.
 async fn preface(mut socket: TcpStream) -> io::Result<(Socket, Protocol)> {
     let mut begun = BytesMut::with_capacity(PREFACE.len());
     let protocol = loop {

@@ -1,11 +1,11 @@
-//! The PROXY protocol, versions 1 and 2: in front of a client's bytes a load balancer says which
-//! client it has accepted (specification: `doc/proxy-protocol.txt` of HAProxy).
+//! The PROXY protocol, versions 1 and 2: a load balancer sends the client's address before the
+//! client's bytes (specification: `doc/proxy-protocol.txt` of HAProxy).
 //!
 //! Called by `cores` for connections from the networks of `proxy_protocol_from`.
 //!
-//! Invariants: only addresses that the operator trusts are asked for a header, and those must send
-//! one: a connection without it is an error. No byte behind the header is read, and at most
-//! [`REST_MAX`] in it.
+//! Invariants: a header is read only from addresses that the operator trusts, and these must send a
+//! header: a connection without it is an error. No byte after the header is read, and at most
+//! [`REST_MAX`] bytes in it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,10 +16,10 @@ use hashcache_upstream::announced::{
     ClientEnds, LOCAL, PROXY, SIGNATURE, TCP_OVER_IPV4, TCP_OVER_IPV6,
 };
 
-/// Reads a header; `None`: the connection is the load balancer's own, such as a health check, or
+/// Reads a header. `None`: the connection is the load balancer's own, such as a health check, or
 /// the load balancer does not know the client.
 pub(super) async fn read(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<ClientEnds>> {
-    // No header of either version is shorter.
+    // A complete header of either version is at least this long.
     let mut begun = [0; SIGNATURE.len()];
     socket.read_exact(&mut begun).await?;
     if begun == SIGNATURE {
@@ -39,7 +39,7 @@ pub(super) async fn read(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Op
     ends_in_line(line).ok_or_else(malformed)
 }
 
-/// The ends in a line of version 1, without its end; `None`: it is malformed.
+/// Parses a line of version 1 without CRLF. The outer `None`: the line is malformed.
 fn ends_in_line(line: &str) -> Option<Option<ClientEnds>> {
     let mut words = line.split(' ');
     let family = words.by_ref().nth(1)?;
@@ -69,7 +69,7 @@ fn ends_in_line(line: &str) -> Option<Option<ClientEnds>> {
     }))
 }
 
-/// Reads what follows the signature of version 2.
+/// Reads the rest of a version 2 header after the signature.
 async fn read_version_2(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<ClientEnds>> {
     let mut head = [0; 4];
     socket.read_exact(&mut head).await?;
@@ -84,13 +84,13 @@ async fn read_version_2(socket: &mut (impl AsyncRead + Unpin)) -> io::Result<Opt
         (LOCAL, _) => Ok(None),
         (PROXY, TCP_OVER_IPV4) => ends_in::<4>(&rest).map(Some).ok_or_else(malformed),
         (PROXY, TCP_OVER_IPV6) => ends_in::<16>(&rest).map(Some).ok_or_else(malformed),
-        // Unix sockets, datagrams, unknown: there are no addresses of a client that counts here.
+        // Unix sockets, datagrams, unknown: there are no client addresses that count here.
         (PROXY, _) => Ok(None),
         _ => Err(malformed()),
     }
 }
 
-/// The ends in front of the extensions: two addresses of `N` bytes, then two ports.
+/// Parses the addresses before the extensions: two addresses of `N` bytes, then two ports.
 fn ends_in<const N: usize>(rest: &[u8]) -> Option<ClientEnds>
 where
     IpAddr: From<[u8; N]>,
@@ -115,10 +115,10 @@ fn malformed() -> io::Error {
     )
 }
 
-/// The longest line of version 1, with its end.
+/// Longest line of version 1, with CRLF.
 const LINE_MAX: usize = 107;
-/// Addresses and extensions of version 2. With certificates of clients, HAProxy sends some hundred
-/// bytes.
+/// Longest addresses and extensions of version 2. With client certificates, HAProxy sends some
+/// hundred bytes.
 const REST_MAX: usize = 4 << 10;
 
 #[cfg(test)]

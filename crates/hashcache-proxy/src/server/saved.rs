@@ -1,7 +1,7 @@
 //! State that outlives the process: the time, verified hosts, the history, the usage of quotas,
 //! chunk tables.
 //!
-//! Made by `load`. `server` saves it periodically and at the end.
+//! Made by `load`. `server` saves it periodically and when the process stops.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Saved {
 }
 
 impl Saved {
-    /// Starts the tasks that save each of them periodically. Called within a runtime.
+    /// Starts the tasks that save each state file periodically. Call it within a runtime.
     pub(super) fn keep(&self) {
         spawn(Arc::clone(&self.clock).keep());
         spawn(Arc::clone(&self.verified).keep());
@@ -33,7 +33,7 @@ impl Saved {
         spawn(Arc::clone(&self.chunks).keep());
     }
 
-    /// Saves each of them now. Errors are logged: the process ends anyway.
+    /// Saves each state file now. Errors are only logged, because the process stops anyway.
     pub(super) fn persist(&self) {
         if let Err(error) = self.clock.persist() {
             warn!(%error, "time not saved");

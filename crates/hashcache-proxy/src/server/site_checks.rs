@@ -1,7 +1,7 @@
-//! Checks of the origins of sites.
+//! Health checks for the sites' origins.
 //!
-//! One task, on the first core. Each check is a task of its own, so that an origin that hangs does
-//! not delay the checks of others; there is one check of an origin at a time.
+//! A task on the first core. Each check is a separate task, so an origin that hangs does not delay
+//! other checks; there is at most one check of an origin at a time.
 //!
 //! Cost: four wake-ups a second with checks, one every five seconds without.
 
@@ -21,10 +21,10 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::worker::Worker;
 
-/// When the origins of a site are checked next; `None`: a check is going on.
+/// Time for an origin's next check; `None` while a check is running.
 type Due = Rc<Cell<Option<Instant>>>;
 
-/// Checks origins until the core ends.
+/// Checks origins until the core stops.
 pub(super) async fn check_origins(worker: Rc<Worker>) {
     let mut due: HashMap<(String, usize), Due> = HashMap::new();
     loop {
@@ -48,7 +48,7 @@ pub(super) async fn check_origins(worker: Rc<Worker>) {
                     let (next, after) = (Rc::clone(&next), check.interval);
                     spawn_local(async move {
                         checking.await;
-                        // A little at random, so that many proxies do not ask at once.
+                        // A random deviation, so that many proxies do not check at the same moment.
                         let after = after.mul_f64(0.9 + 0.2 * fastrand::f64());
                         next.set(Some(now + after));
                     });
@@ -68,7 +68,7 @@ async fn check_one(worker: Rc<Worker>, site: Arc<LiveSite>, n: usize) {
     site.note_check(n, is_good.unwrap_or(false));
 }
 
-/// Whether an origin answers a check as it should.
+/// Returns true if the origin answers a check with the expected status.
 async fn answers(worker: &Worker, site: &LiveSite, n: usize, check: &HealthCheck) -> bool {
     let to = site.endpoint(n);
     let mut request = Request::new(RequestBody::empty());
@@ -85,5 +85,5 @@ async fn answers(worker: &Worker, site: &LiveSite, n: usize, check: &HealthCheck
 }
 
 const PAUSE: Duration = Duration::from_millis(250);
-/// A reload may bring checks.
+/// Pause without checks; a reload may add checks.
 const PAUSE_WITHOUT: Duration = Duration::from_secs(5);

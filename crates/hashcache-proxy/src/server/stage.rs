@@ -1,4 +1,4 @@
-//! The stages of the process from start to end, and the errors that prevent a start.
+//! Stages of the process from start to end, and the errors that prevent a start.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,19 +22,20 @@ use hashcache_upstream::tls::AuthoritiesError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Serving,
-    /// No new connections; responses that have begun are completed.
+    /// No new connections are accepted; responses that have started are completed.
     Draining,
     /// The drain time is over.
     Over,
 }
 
-/// How long cores may take to end after the drain time; then the process ends without them.
+/// How long cores may take to stop after the drain time; then the process exits without them.
 pub(super) const OVER_TIME: Duration = Duration::from_secs(2);
 
 /// How often the state of the cores is checked while draining.
 pub(super) const DRAIN_STEP: Duration = Duration::from_millis(50);
 
-/// Accepts connections of `what` until the process stops, and gives each to `serve`.
+/// Accepts connections until the process stops, and passes each to `serve`. `what` names the
+/// connections in the log.
 pub(super) async fn accept_while_serving(
     listener: TcpListener,
     mut stopping: watch::Receiver<Stage>,
@@ -48,7 +49,7 @@ pub(super) async fn accept_while_serving(
         };
         match accepted {
             Ok((socket, client)) => serve(socket, client),
-            // Out of descriptors, or a client that has already left: retrying at once would spin.
+            // Out of descriptors, or the client has already left: an immediate retry would spin.
             Err(error) => {
                 warn!(%error, what, "cannot accept a connection");
                 sleep(DRAIN_STEP).await;
@@ -57,9 +58,9 @@ pub(super) async fn accept_while_serving(
     }
 }
 
-/// Ends when a connection without a request has had its time after the drain began.
+/// Resolves when a connection without a request has had its time after the drain started.
 pub(super) async fn is_too_late(mut stage: watch::Receiver<Stage>) {
-    // An error means that the server has ended.
+    // An error means that the server has stopped.
     if stage
         .wait_for(|stage| *stage != Stage::Serving)
         .await
@@ -69,12 +70,13 @@ pub(super) async fn is_too_late(mut stage: watch::Receiver<Stage>) {
     }
 }
 
-/// The channel that stops a new connection; already set if the drain has begun. `None` after the
-/// drain time. From then on `stage` tells of changes.
+/// Returns the channel that stops a new connection; it is already set if the drain has started.
+/// `None` after the drain time. Marks the stage as seen, so `stage` then reports later changes
+/// only.
 pub(super) fn stop_for(
     stage: &mut watch::Receiver<Stage>,
 ) -> Option<(watch::Sender<bool>, watch::Receiver<bool>)> {
-    // `changed` does not report what the caller has seen already.
+    // `changed` does not report a stage that the caller has seen already.
     match *stage.borrow_and_update() {
         Stage::Serving => Some(watch::channel(false)),
         Stage::Draining => Some(watch::channel(true)),
@@ -82,7 +84,7 @@ pub(super) fn stop_for(
     }
 }
 
-/// Why the proxy could not start, or stopped unexpectedly.
+/// Reason why the proxy could not start, or stopped unexpectedly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -105,7 +107,7 @@ pub enum RunError {
     NotTransparent {
         /// The address.
         address: SocketAddr,
-        /// The system's error on the attempt to make it so.
+        /// The system's error on the attempt to make the socket transparent.
         source: io::Error,
     },
     /// The access log could not be opened.
@@ -116,7 +118,7 @@ pub enum RunError {
         /// The system's error.
         source: io::Error,
     },
-    /// The proxy's name is no token.
+    /// The proxy's name is not a token.
     #[error("the name `{name}` is not valid in a header field")]
     Name {
         /// The name.
@@ -139,7 +141,7 @@ pub enum RunError {
     Token {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why the file has no valid token.
         source: io::Error,
     },
     /// The users of the proxy could not be read.

@@ -1,12 +1,13 @@
-//! The program that has started this one and watches it, such as systemd: the sockets that it
-//! passes on, and the messages that it gets.
+//! The supervisor, such as systemd, that has started and watches this process: the sockets that it
+//! passes, and the messages that it gets.
 //!
-//! Made by `hashcache-cli`; used by `server` and `control`. The protocols are those of
-//! sd_listen_fds(3) and sd_notify(3). Messages are two lines of text, so they need no crate; a
-//! descriptor becomes a socket by `unsafe` code, which the crate `listenfd` has.
+//! Made by `hashcache-cli`; used by `server` and `control`. The protocols are sd_listen_fds(3) and
+//! sd_notify(3). Messages are two lines of text, so they need no crate; but turning a descriptor
+//! into a socket is `unsafe`, and the crate `listenfd` has that code.
 //!
-//! Invariants: without such a program nothing is sent and no socket is taken. A socket is used for
-//! a setting with exactly its address, and one that no setting names prevents the start.
+//! Invariants: without a supervisor no message is sent and no socket is taken. A passed socket is
+//! used only for a setting with exactly its address, and a socket that no setting names prevents
+//! the start.
 
 use std::env;
 use std::io;
@@ -25,21 +26,22 @@ use super::original_destination::set_transparent;
 use super::stage::RunError;
 use crate::settings::Listen;
 
-/// The program that has started this one.
+/// The program that has started this process.
 #[derive(Debug, Default)]
 pub struct Supervisor {
     pub(super) sockets: InheritedSockets,
     pub(super) notifier: Notifier,
-    /// It ends this process when it hears nothing for so long.
+    /// The supervisor terminates this process if it hears nothing for this time.
     pub(super) watchdog: Option<Duration>,
 }
 
 impl Supervisor {
-    /// Reads the variables of the environment that it sets, and removes those of the sockets: so
-    /// this must be called before the process has other threads.
+    /// Reads the supervisor's environment variables, and removes the variables of the sockets.
+    /// Therefore it must be called before the process has other threads.
     ///
     /// # Errors
-    /// A descriptor that it passes is no listening TCP socket, or its own socket does not exist.
+    /// A passed descriptor is not a listening TCP socket, or the supervisor's notification socket
+    /// does not exist.
     pub fn of_this_process() -> io::Result<Self> {
         let notifier = match env::var("NOTIFY_SOCKET") {
             Ok(name) => Notifier::new(&name)?,
@@ -53,7 +55,7 @@ impl Supervisor {
     }
 }
 
-/// The time of the variable WATCHDOG_USEC, if it is meant for this process.
+/// Returns the time of the variable WATCHDOG_USEC, if it is meant for this process.
 fn watchdog() -> Option<Duration> {
     let number = |name| env::var(name).ok()?.parse().ok();
     let other = number("WATCHDOG_PID").is_some_and(|pid| pid != u64::from(process::id()));
@@ -61,7 +63,7 @@ fn watchdog() -> Option<Duration> {
     micros.map(Duration::from_micros)
 }
 
-/// Listening sockets that were open before this process began.
+/// Listening sockets that the supervisor passes to this process.
 #[derive(Debug, Default)]
 pub(super) struct InheritedSockets(Vec<(SocketAddr, TcpListener)>);
 
@@ -73,7 +75,7 @@ impl InheritedSockets {
             let Some(socket) = passed.take_tcp_listener(index)? else {
                 continue;
             };
-            // A unit with `Accept=yes` passes connections.
+            // A unit with `Accept=yes` passes accepted connections.
             if !SockRef::from(&socket).is_listener()? {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidInput,
@@ -86,8 +88,8 @@ impl InheritedSockets {
         Ok(Self(sockets))
     }
 
-    /// Makes the sockets fit for the `wanted` listeners. Refuses those at other addresses: clients
-    /// would wait there for ever.
+    /// Prepares the sockets for the `wanted` listeners. Refuses sockets at other addresses, because
+    /// clients would wait there for ever.
     pub(super) fn prepare(&self, wanted: &[Listen]) -> Result<(), RunError> {
         for (address, socket) in &self.0 {
             let address = *address;
@@ -95,7 +97,8 @@ impl InheritedSockets {
                 return Err(RunError::Inherited { address });
             };
             if listen.is_tproxy() {
-                // The kernel gives connections to other servers to no other socket.
+                // The kernel delivers connections to other servers' addresses only to a transparent
+                // socket.
                 let set = set_transparent(&SockRef::from(socket), address);
                 set.map_err(|source| RunError::NotTransparent { address, source })?;
             }
@@ -103,19 +106,19 @@ impl InheritedSockets {
         Ok(())
     }
 
-    /// Whether there is a socket at `address`.
+    /// Returns true if a socket at `address` was passed.
     pub(super) fn has(&self, address: SocketAddr) -> bool {
         self.0.iter().any(|(it, _)| *it == address)
     }
 
-    /// The socket at `address`, if there is one.
+    /// Takes the socket at `address`, if there is one.
     pub(super) fn take(&mut self, address: SocketAddr) -> Option<TcpListener> {
         let at = self.0.iter().position(|(it, _)| *it == address)?;
         Some(self.0.swap_remove(at).1)
     }
 }
 
-/// Tells the supervisor what this process does.
+/// Sends the state of this process to the supervisor.
 #[derive(Debug, Default)]
 pub(super) struct Notifier {
     socket: Option<UnixDatagram>,
@@ -133,31 +136,31 @@ impl Notifier {
     }
 
     fn with_socket(socket: UnixDatagram) -> io::Result<Self> {
-        // A supervisor that reads nothing must not stop the main thread.
+        // A supervisor that does not read must not block the main thread.
         socket.set_write_timeout(Some(SEND_TIME))?;
         Ok(Self {
             socket: Some(socket),
         })
     }
 
-    /// Clients are served, with `status` as a line for people.
+    /// Reports that clients are served; `status` is a line for people.
     pub(super) fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// The settings are being read again; `ready` follows.
+    /// Reports that the settings are being reloaded; `ready` follows.
     pub(super) fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1_000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
     }
 
-    /// The process is about to end.
+    /// Reports that the process is stopping.
     pub(super) fn stopping(&self, status: &str) {
         self.send(&format!("STOPPING=1\nSTATUS={status}"));
     }
 
-    /// The process works.
+    /// Reports that the process works.
     pub(super) fn alive(&self) {
         self.send("WATCHDOG=1");
     }

@@ -1,10 +1,10 @@
-//! The UDP sockets for ICP and HTCP: bound at the start, and anew by a reload that changes their
+//! The UDP sockets for ICP and HTCP: bound at the start, and again by a reload that changes their
 //! addresses.
 //!
-//! Called by `server` and `control`; runs the tasks of `peers`, and gives `queries` the sockets.
+//! Called by `server` and `control`; runs the tasks of `peers`, and gives the sockets to `queries`.
 //!
-//! Invariant: a socket is open only while a peer wants its protocol. If a new address cannot be
-//! bound, the old one stays.
+//! Invariant: a socket is open only while a peer wants the protocol. If a new address cannot be
+//! bound, the old socket stays.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -21,7 +21,7 @@ use crate::peers;
 use crate::settings::Settings;
 use crate::worker::Common;
 
-/// A protocol by UDP.
+/// A protocol over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Icp,
@@ -31,7 +31,7 @@ pub(super) enum Protocol {
 impl Protocol {
     pub(super) const ALL: [Self; 2] = [Self::Icp, Self::Htcp];
 
-    /// Name of its setting.
+    /// The protocol's setting.
     const fn key(self) -> &'static str {
         match self {
             Self::Icp => "icp",
@@ -39,7 +39,7 @@ impl Protocol {
         }
     }
 
-    /// Where it is spoken: nowhere while no peer has a port for it.
+    /// Returns the address of the socket; `None` while no peer has a port for this protocol.
     pub(super) fn address(self, settings: &Settings) -> Option<SocketAddr> {
         let mut peers = settings.reloadable.peers.iter();
         match self {
@@ -61,21 +61,21 @@ pub(super) struct UdpSockets([Bound; 2]);
 /// The socket of one protocol.
 struct Bound {
     protocol: Protocol,
-    /// The address of the settings.
+    /// Address in the settings.
     address: Option<SocketAddr>,
-    /// Not used yet.
+    /// A bound socket that no task uses yet.
     socket: Option<UdpSocket>,
     task: Option<AbortHandle>,
 }
 
-/// What the tasks need.
+/// Shared state that the tasks need.
 pub(super) type Shared<'a> = (&'a Arc<Common>, &'a Cache, &'a watch::Receiver<Stage>);
 
 impl UdpSockets {
     /// Binds the addresses of `settings`.
     ///
     /// # Errors
-    /// An address is in use, or not an address of this host.
+    /// An address is in use, or is not an address of this host.
     pub(super) fn bind(settings: &Settings) -> Result<Self, RunError> {
         let bind = |protocol: Protocol| -> Result<Bound, RunError> {
             let address = protocol.address(settings);
@@ -93,7 +93,7 @@ impl UdpSockets {
         Ok(Self([bind(Protocol::Icp)?, bind(Protocol::Htcp)?]))
     }
 
-    /// Receives and sends on the sockets from now on. Called within a runtime.
+    /// Starts the tasks that receive and send on the sockets. Call it within a runtime.
     pub(super) fn serve(&mut self, shared: Shared<'_>) -> io::Result<()> {
         for bound in &mut self.0 {
             if let Some(socket) = bound.socket.take() {
@@ -153,7 +153,7 @@ impl Bound {
         }
     }
 
-    /// Uses `socket` from now on, and no longer the one before.
+    /// Replaces the socket in use by `socket`.
     fn serve(&mut self, socket: UdpSocket, shared: Shared<'_>) -> io::Result<()> {
         self.line(shared).open(socket.try_clone()?)?;
         self.end_task();

@@ -1,4 +1,4 @@
-//! What settings say that is most likely not meant, although the proxy can serve with it.
+//! Finds settings that are most likely a mistake, although the proxy can serve with them.
 //!
 //! Called at the start, at a reload, and by `hashcache config check`.
 
@@ -15,37 +15,37 @@ use tracing::warn;
 
 use crate::settings::Settings;
 
-/// What is most likely not meant.
+/// A probable mistake in the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {
-    /// Access rules name users that no file of `htpasswd` has, so those rules are not for them.
+    /// Access rules name users that are in no `htpasswd` file, so these rules never apply to them.
     UnknownUsers {
-        /// The first ones in the order of their names.
+        /// The first names in alphabetical order.
         first: Vec<String>,
-        /// How many there are besides.
+        /// How many further names.
         others: usize,
     },
-    /// The passwords of users can be guessed quickly by someone who has the file.
+    /// The passwords of users can be guessed quickly if someone has the file.
     CheapHashes {
-        /// How many users have such a hash.
+        /// Users with such a hash.
         users: usize,
     },
-    /// Users have hashes of other programs than bcrypt, so they cannot log in.
+    /// Users have hashes that are not bcrypt, so they cannot log in.
     ForeignHashes {
-        /// The first ones in the order of their names.
+        /// The first names in alphabetical order.
         first: Vec<String>,
-        /// How many there are besides.
+        /// How many further names.
         others: usize,
     },
-    /// Rules have times or quotas have days, and the system does not say in which time zone it is.
+    /// Rules have times or quotas have days, but the system has no time zone.
     NoZone,
     /// No access rule names these limits, so they limit nothing.
     UnusedLimits(Vec<String>),
-    /// These limits are for users, and no access rule asks for a login: they count by client.
+    /// These limits are for users, but no access rule requires a login, so they count by client.
     LimitsWithoutUsers(Vec<String>),
-    /// These peers may remove URLs by HTCP CLR and have no key, so whoever sends a datagram with
-    /// the address of one may do so.
+    /// These peers may remove URLs by HTCP CLR and have no key, so any host that forges the address
+    /// of such a peer may do so too.
     UnsignedClears(Vec<String>),
     /// A file of a list looks like a broken download.
     DoubtfulList {
@@ -53,9 +53,9 @@ pub enum Warning {
         list: String,
         /// The file.
         path: PathBuf,
-        /// How many entries it has.
+        /// Entries in the file.
         entries: usize,
-        /// How many lines are no entries.
+        /// Lines that are not entries.
         bad_lines: u64,
     },
 }
@@ -109,7 +109,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What is most likely not meant in `settings`. Files that cannot be read are none of it:
+/// Returns the probable mistakes in `settings`. Files that cannot be read are not reported here:
 /// [`super::preflight`] reports them. Reads all lists of hosts.
 pub fn warnings(settings: &Settings) -> Vec<Warning> {
     let doubtful = lists::doubtful(&settings.reloadable.lists).map(|file| Warning::DoubtfulList {
@@ -123,7 +123,8 @@ pub fn warnings(settings: &Settings) -> Vec<Warning> {
     all
 }
 
-/// The first of these names in their order, and how many others there are. `None`: there are none.
+/// Returns the first of these names in alphabetical order, and the number of others. `None` without
+/// names.
 fn first_names(mut names: Vec<String>) -> Option<(Vec<String>, usize)> {
     names.sort_unstable();
     names.dedup();
@@ -140,7 +141,7 @@ fn write_names(f: &mut fmt::Formatter<'_>, first: &[String], others: usize) -> f
     }
 }
 
-/// The same without the files of lists.
+/// As [`warnings`], without the files of lists.
 fn warnings_of_rules(settings: &Settings) -> Vec<Warning> {
     let (mut known, mut foreign, mut cheap) = (HashSet::new(), Vec::new(), 0);
     let files = settings
@@ -216,7 +217,7 @@ pub(super) fn log(settings: &Settings) {
     }
 }
 
-/// Lower costs than this are for devices of twenty years ago.
+/// Lower bcrypt costs are for devices of twenty years ago.
 const COST_MIN: u32 = 10;
-/// So many names are shown.
+/// Names that a warning shows.
 const SHOWN_MAX: usize = 5;

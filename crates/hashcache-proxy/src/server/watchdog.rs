@@ -1,8 +1,8 @@
-//! Tells the supervisor that this process works, as long as every core answers.
+//! Reports to the supervisor that this process works, as long as every core answers.
 //!
-//! Started by `server` if the supervisor asks for it. The main thread raises a number, and each
-//! core writes that number down when it next polls its tasks. A core that is stuck in one task, or
-//! has ended, does not.
+//! Started by `server` if the supervisor has a watchdog. The main thread raises a number, and each
+//! core stores that number when it next polls its tasks. A core that is stuck in a task, or has
+//! stopped, does not.
 //!
 //! Cost: one wake of each core per quarter of the supervisor's time; nothing without a supervisor.
 
@@ -16,24 +16,25 @@ use tracing::warn;
 use super::stage::Stage;
 use super::supervisor::Notifier;
 
-/// Asks the cores, and tells the supervisor.
+/// Checks the cores, and notifies the supervisor.
 pub(super) struct Watchdog {
     interval: Duration,
     asked: watch::Sender<u64>,
     answers: Vec<Arc<AtomicU64>>,
 }
 
-/// What a core has of the watchdog: the number that was asked for, and where to write it down.
+/// A core's part of the watchdog: the current number, and where to store it.
 pub(super) struct Pulse {
     asked: watch::Receiver<u64>,
     answer: Arc<AtomicU64>,
 }
 
 impl Watchdog {
-    /// For a supervisor that ends this process when it hears nothing for `patience`.
+    /// Makes a watchdog for a supervisor that terminates this process if it hears nothing for
+    /// `patience`.
     pub(super) fn new(patience: Duration) -> Self {
         Self {
-            // One late round is no reason to be ended.
+            // A single late round must not be a reason to terminate the process.
             interval: patience / 4,
             asked: watch::Sender::new(0),
             answers: Vec::new(),
@@ -50,7 +51,7 @@ impl Watchdog {
         }
     }
 
-    /// Runs for ever, on the main thread. Cores that end because the process stops need not
+    /// Runs for ever, on the main thread. Cores that stop because the process stops need not
     /// answer.
     pub(super) async fn keep(self, notifier: Arc<Notifier>, stage: watch::Receiver<Stage>) {
         loop {
@@ -72,7 +73,7 @@ impl Watchdog {
 }
 
 impl Pulse {
-    /// Answers until nobody asks any more.
+    /// Answers until the watchdog is dropped.
     pub(super) async fn answer(mut self) {
         while self.asked.changed().await.is_ok() {
             self.answer.store(*self.asked.borrow_and_update(), Relaxed);

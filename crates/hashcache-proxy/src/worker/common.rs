@@ -1,5 +1,5 @@
-//! The state that all cores share: what is fixed at the start, the tables of the whole process, and
-//! a pointer to the settings in effect.
+//! State that all cores share: values fixed at the start, process-wide tables, and a pointer to the
+//! current settings.
 //!
 //! Made by `server/load`; used everywhere.
 
@@ -29,7 +29,7 @@ use crate::queries::Queries;
 use crate::route::literal_address;
 use crate::settings::Mode;
 
-/// State that all cores share and no reload changes.
+/// State that all cores share and that a reload does not change.
 pub(crate) struct Common {
     pub(crate) mode: Mode,
     /// The proxy's name in Cache-Status and Proxy-Status.
@@ -40,26 +40,26 @@ pub(crate) struct Common {
     pub(crate) admin: Option<SocketAddr>,
     /// The children on the link listener.
     pub(crate) children: Arc<Children>,
-    /// What the other boxes of links have of chunks.
+    /// Tables of the chunks that the boxes behind links have.
     pub(crate) chunks: Arc<ChunkTables>,
     pub(crate) clock: Arc<Clock>,
     /// Results of earlier interceptions, by host and client.
     pub(crate) intercept: Arc<InterceptState>,
     pub(crate) collapse: Arc<Collapse>,
-    /// Why the latest responses that may not be stored are not.
+    /// Reasons why the latest uncacheable responses were not stored.
     pub(crate) not_stored: RecentlyNotStored,
     pub(crate) purger: Purger,
     pub(crate) page_groups: PageGroups,
     pub(crate) shares: Arc<Shares>,
-    /// The usage of quotas and rates, by client and user.
+    /// Usage of quotas and rates, by client and user.
     pub(crate) limiter: Arc<Limiter>,
-    /// Checks of passwords.
+    /// Password checks.
     pub(crate) user_checks: Arc<UserChecks>,
     pub(crate) own: OwnAddresses,
     pub(crate) exposition: Exposition,
     /// Queries to peers by ICP and HTCP.
     pub(crate) queries: Arc<Queries>,
-    /// What is stored here, for peers.
+    /// Digest of the stored objects, for peers.
     pub(crate) summary: Arc<Summary>,
     pub(crate) live: ArcSwap<LiveSettings>,
 }
@@ -73,46 +73,48 @@ impl Common {
         UnixTime(self.clock.now().seconds())
     }
 
-    /// Whether this client may purge in `space`: by the operator's list; if that is empty, only
-    /// clients on this machine, and none in front of a site.
+    /// Returns true if this client may purge in `space`: by the operator's list. If the list is
+    /// empty, only clients on this machine may purge, and nobody in front of a site.
     pub(crate) fn may_purge(&self, client: IpAddr, space: Space) -> bool {
         let client = client.to_canonical();
         let live = self.live();
         match &live.settings.allow_purge[..] {
-            // A connection of this machine to its own name comes from the address of that name.
+            // If this machine connects to its own name, the client address is the address of that
+            // name.
             [] => self.is_own_address(client) && !matches!(space, Space::Site(_)),
             allowed => allowed.iter().any(|it| it.contains(client)),
         }
     }
 
-    /// Whether the key with this pin is one of a child. A reload may remove it.
+    /// Returns true if a child has the key with this pin. A reload may remove the child.
     pub(crate) fn is_child(&self, pin: &Pin) -> bool {
         let live = self.live();
         let link = live.link.as_ref();
         link.is_some_and(|link| link.children.contains(pin))
     }
 
-    /// The key space of this process's resources.
+    /// The key space for resources of this process.
     pub(crate) fn space(&self) -> Space {
         Self::space_of(&self.mode)
     }
 
-    /// The same before the process has begun.
+    /// As [`space`](Self::space), for use before the process has started.
     pub(crate) fn space_of(mode: &Mode) -> Space {
         match mode {
             Mode::Forward => Space::Own,
-            // The host is part of the key, so the number says nothing; the keys of number 0 had the
-            // URL of the one origin.
+            // The host is part of the cache key, so the number has no meaning. It is 1 because keys
+            // with number 0 had the URL of the single origin.
             Mode::Reverse => Space::Site(1),
         }
     }
 
-    /// Whether this is a reverse proxy.
+    /// Returns true in a reverse proxy.
     pub(crate) fn is_reverse(&self) -> bool {
         self.mode == Mode::Reverse
     }
 
-    /// Whether `authority` is the admin listener, which is not for all clients of the proxy.
+    /// Returns true if `authority` is the admin listener, to which not all clients of the proxy
+    /// have access.
     pub(crate) fn is_admin(&self, authority: &Authority) -> bool {
         let Some(admin) = self.admin else {
             return false;
@@ -120,7 +122,8 @@ impl Common {
         authority.port == admin.port() && self.is_host(&authority.host)
     }
 
-    /// Whether a request to `authority` is for this proxy itself, so it must not be forwarded.
+    /// Returns true if a request to `authority` is for this proxy itself, so it must not be
+    /// forwarded.
     pub(crate) fn is_us(&self, authority: &Authority) -> bool {
         if self.is_public(authority) {
             return true;
@@ -129,12 +132,13 @@ impl Common {
         ports.any(|port| port == authority.port) && self.is_host(&authority.host)
     }
 
-    /// Whether this is the public URL that the operator configured.
+    /// Returns true if `authority` is the public URL that the operator configured.
     fn is_public(&self, authority: &Authority) -> bool {
         let live = self.live();
         live.settings.public_url.as_ref().is_some_and(|url| {
             let Authority { host, port } = &url.authority;
-            // A TLS terminator in front of us sends Host without a port when it means port 443.
+            // A TLS terminator in front of this proxy sends Host without a port when it means port
+            // 443.
             let is_port = authority.port == *port
                 || (authority.port == Scheme::Http.default_port()
                     && *port == url.scheme.default_port());
@@ -142,8 +146,8 @@ impl Common {
         })
     }
 
-    /// The URL of this proxy for a client whose request names `authority`, one of ours, and that
-    /// speaks `scheme` with us.
+    /// The URL of this proxy for a client that speaks `scheme` with it and that named the proxy as
+    /// `authority` in its request.
     pub(crate) fn base(&self, authority: &Authority, scheme: Scheme) -> Origin {
         let public = self.live().settings.public_url.clone();
         public.unwrap_or_else(|| Origin {
@@ -152,7 +156,7 @@ impl Common {
         })
     }
 
-    /// Whether `host` is this machine.
+    /// Returns true if `host` is this machine.
     fn is_host(&self, host: &Host) -> bool {
         let is_named = |name: &str| {
             let name = name.strip_suffix('.').unwrap_or(name);
@@ -162,7 +166,7 @@ impl Common {
             || matches!(host, Host::Name(name) if is_named(name))
     }
 
-    /// Whether `address` is one of this machine.
+    /// Returns true if `address` belongs to this machine.
     pub(crate) fn is_own_address(&self, address: IpAddr) -> bool {
         self.own.is_this_host(address)
     }

@@ -2,7 +2,8 @@
 //!
 //! Made by `server` at the start and by each reload.
 //!
-//! Invariant: nothing here changes; a request that has read it once sees one state of the settings.
+//! Invariant: this state never changes, so a request that has read it once sees a consistent set of
+//! settings.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ pub(crate) struct LiveSettings {
     pub(crate) settings: Reloadable,
     pub(crate) store: StoreOptions,
     pub(crate) reuse: ReuseOptions,
-    /// The clients that are served where no access rule matches.
+    /// The clients that are served if no access rule matches.
     pub(crate) clients: Clients,
     /// The limits that the access rules name.
     pub(crate) limits: Arc<LimitPlan>,
@@ -42,29 +43,29 @@ pub(crate) struct LiveSettings {
     pub(crate) lists: Arc<Lists>,
     /// The users whose passwords are known, if there are any.
     pub(crate) users: Option<Arc<UserHashes>>,
-    /// For rules with times of the week.
+    /// Time zone for rules with times of the week.
     pub(crate) zone: Zone,
     pub(crate) mirrors: Mirrors,
     pub(crate) upstream: UpstreamShared,
-    /// Which next hops are asked for which resources.
+    /// The next hops for each resource.
     pub(crate) routes: Routes,
     /// The sites of a reverse proxy.
     pub(crate) sites: Arc<LiveSites>,
     /// Certificates for clients that connect with TLS.
     pub(crate) identity: Option<Identity>,
-    /// Ends TLS of intercepted hosts.
+    /// Terminates TLS for intercepted hosts.
     pub(crate) intercept: Option<Arc<Interceptor>>,
-    /// The keys of children, and ours.
+    /// Keys of the children, and our own key.
     pub(crate) link: Option<Arc<LinkServer>>,
 }
 
-/// What the settings name by a path, as it was read.
+/// Contents of the files that the settings name by a path.
 pub(crate) struct NamedFiles {
     pub(crate) identity: Option<Identity>,
     pub(crate) intercept: Option<Arc<Interceptor>>,
-    /// The authorities that certificates of origins may come from.
+    /// Certificate authorities that may sign origin certificates.
     pub(crate) trust: Trust,
-    /// With the credentials of the peers.
+    /// Routes, with the credentials of the peers.
     pub(crate) routes: Routes,
     pub(crate) link: Option<Arc<LinkServer>>,
     pub(crate) zone: Zone,
@@ -72,7 +73,7 @@ pub(crate) struct NamedFiles {
 }
 
 impl LiveSettings {
-    /// The access rules whose times include this Unix time.
+    /// The access rules that apply at this Unix time.
     pub(crate) fn rules_at(&self, unix: u64) -> TimedRules {
         self.settings.access.at(self.week_minute(unix))
     }
@@ -96,14 +97,14 @@ impl LiveSettings {
         parents.chain(children.copied()).collect()
     }
 
-    /// Whether the digests of content are stored: one end of a link offers content by them.
+    /// Returns true if content digests are stored, because one end of a link offers content by
+    /// digest.
     pub(crate) fn keeps_digests(&self) -> bool {
         let mut peers = self.routes.peers().iter();
         self.link.is_some() || peers.any(|peer| peer.link.is_some())
     }
 
-    /// The parts of `settings` that can be reloaded; connections stay bounded by the counters of
-    /// `upstream`.
+    /// The reloadable parts of `settings`. Connections stay bounded by the counters in `upstream`.
     pub(crate) fn new(
         settings: &Settings,
         generation: u64,
@@ -146,8 +147,8 @@ impl LiveSettings {
                 harmless: settings.harmless_fields.clone(),
                 targets: match mode {
                     Mode::Forward => Vec::new(),
-                    // In front of a site the proxy acts for the origin, so CDN-Cache-Control
-                    // applies to it.
+                    // In front of a site the proxy acts for the origin, so it applies
+                    // CDN-Cache-Control.
                     Mode::Reverse => vec![CDN_CACHE_CONTROL],
                 },
                 ..StoreOptions::default()

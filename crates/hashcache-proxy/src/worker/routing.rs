@@ -1,9 +1,10 @@
-//! The next hops of a request, by the routes in effect, and whether they can be reached at all.
+//! Finds the next hops for a request, by the current routes, and checks that they can be reached at
+//! all.
 //!
 //! Called by `request` and `fetch` before anything is sent upstream.
 //!
-//! Invariant: a host that is an address which clients may not reach is refused here, because a peer
-//! would be asked for it in their place.
+//! Invariant: a host that is an address which clients may not reach is refused here, because
+//! otherwise a peer would fetch from it in their place.
 
 use hashcache_base::failure::Failure;
 use hashcache_base::net::address::{Purpose, check_port};
@@ -16,7 +17,7 @@ use super::{Common, Worker};
 use crate::route::{Hop, Route, RouteRequest, Siblings, literal_address};
 
 impl Common {
-    /// Whether a member that is up is to store the resource, and not this box.
+    /// Returns true if a member that is up, and not this box, must store the resource.
     pub(crate) fn is_of_member(&self, space: Space, target: &Target) -> bool {
         let live = self.live();
         let has_members = live.routes.members().is_some() && !matches!(space, Space::Mirror(_));
@@ -24,9 +25,9 @@ impl Common {
         has_members && live.routes.is_of_member(request())
     }
 
-    /// Whether `hop` lies behind a line that counts as down. Neighbours that are asked for what
-    /// they have stored do not, nor do boxes of the same site and origins in the operator's own
-    /// network.
+    /// Returns true if `hop` is behind a line that counts as down. Siblings that serve only stored
+    /// responses are not behind it, nor are boxes of the same site and origins in the operator's
+    /// own network.
     pub(crate) fn is_cut_off(&self, hop: &Hop) -> bool {
         match hop.peer() {
             Some(_) => {
@@ -37,7 +38,7 @@ impl Common {
         }
     }
 
-    /// The same of an origin that is asked without a peer.
+    /// As [`is_cut_off`](Self::is_cut_off), for an origin that is reached without a peer.
     pub(crate) fn is_origin_cut_off(&self, origin: &Authority) -> bool {
         let upstream = &self.live().upstream;
         upstream.line.is_down() && !upstream.destinations.is_inside(&origin.host)
@@ -58,10 +59,7 @@ impl Worker {
         self.route_of_fetch(space, target, fields, Siblings::NotAsked)
     }
 
-    /// The same without members.
-    ///
-    /// # Errors
-    /// As [`Worker::route`].
+    /// As [`route_to`](Self::route_to), without members.
     pub(crate) fn route_past_members(
         &self,
         space: Space,
@@ -71,14 +69,14 @@ impl Worker {
         self.route(route_request(space, target, fields))
     }
 
-    /// The members to ask for a resource before its route: see `Routes::member_hops`.
+    /// The members that get the request before the route's own hops: see `Routes::member_hops`.
     pub(crate) fn member_hops(
         &self,
         space: Space,
         target: &Target,
         fields: &HeaderMap,
     ) -> Vec<Hop> {
-        // A mirror has keys and links of its own on each box.
+        // Each box has its own keys and links for a mirror.
         if matches!(space, Space::Mirror(_)) {
             return Vec::new();
         }
@@ -86,7 +84,7 @@ impl Worker {
         self.common.live().routes.member_hops(request, fields)
     }
 
-    /// The next hops of a fetch, which may ask siblings.
+    /// The next hops for a fetch, which may include siblings.
     pub(crate) fn route_of_fetch(
         &self,
         space: Space,
@@ -105,8 +103,8 @@ impl Worker {
         Ok(self.route(request)?.behind(members))
     }
 
-    /// The same for a request that changes to another protocol, such as WebSocket: a peer that does
-    /// not know the protocol would not forward the request, so it makes a tunnel.
+    /// The next hops for a request that changes to another protocol, such as WebSocket. A peer that
+    /// does not know the protocol would not forward the request, so the peer makes a tunnel.
     pub(crate) fn route_for_upgrade(
         &self,
         space: Space,
@@ -119,8 +117,8 @@ impl Worker {
         })
     }
 
-    /// The next hops for a request that only `server` may answer, whatever name it has. A peer
-    /// would look the name up, so it makes a tunnel.
+    /// The next hops for a request that only `server` may answer, whatever name the request has. A
+    /// peer would look the name up, so the peer makes a tunnel.
     pub(crate) fn route_to_server(
         &self,
         target: &Target,
@@ -142,8 +140,8 @@ impl Worker {
     /// The next hops for a resource.
     ///
     /// # Errors
-    /// No hop may be used, or the resource is at an address that clients may not reach, which a
-    /// peer must not be asked for either.
+    /// No hop may be used, or the resource is at an address that clients may not reach and that
+    /// therefore no peer may fetch from either.
     pub(crate) fn route(&self, request: RouteRequest<'_>) -> Result<Route, Failure> {
         let route = self.common.live().routes.plan(request)?;
         if route.has_peer() {
@@ -152,8 +150,8 @@ impl Worker {
         Ok(route)
     }
 
-    /// Whether `hop` may be asked while the line counts as down. If not, and `client` wants an
-    /// origin there, this origin may show that the line is back.
+    /// Returns `Ok` if `hop` may be used while the line counts as down. If it may not, and `client`
+    /// wants an origin there, a connection to this origin may later show that the line is back.
     ///
     /// # Errors
     /// The hop is cut off.
@@ -181,7 +179,7 @@ impl Worker {
     }
 }
 
-/// The request for the next hops of a resource, on behalf of a request with these fields.
+/// The route request for a resource, on behalf of a client request with these fields.
 pub(crate) fn route_request<'a>(
     space: Space,
     target: &'a Target,

@@ -1,13 +1,13 @@
-//! How much content a core encodes: in all, and for one client.
+//! How much content a core encodes: in all, and for each client.
 //!
-//! Asked before a response is encoded, which is served unencoded while there is no room, and before
-//! each further piece, which waits. Counts bytes and not time, so it needs no clock but the one of
-//! the event loop, and a test can say what happens.
+//! Called before a response is encoded (while there is no room, the response is served unencoded),
+//! and before each further piece, which waits. The budget counts bytes and not time, so it needs no
+//! clock but the event loop's, and tests are deterministic.
 //!
-//! Invariant: over any longer time one client has at most [`CLIENT_RATE`] bytes a second encoded,
-//! and all clients together at most [`CORE_RATE`]: about a quarter and three quarters of a slow
+//! Invariant: over any longer time at most [`CLIENT_RATE`] bytes a second are encoded for a client,
+//! and at most [`CORE_RATE`] for all clients together: about a quarter and three quarters of a slow
 //! processor.
-//! Cost: a lookup in a map of the clients of the last seconds.
+//! Cost: a lookup in a map with the clients of the last seconds.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,23 +15,23 @@ use std::time::Duration;
 use hashcache_base::share::Network;
 use tokio::time::Instant;
 
-/// The budget of one core.
+/// The budget of a core.
 #[derive(Debug, Default)]
 pub struct EncodeBudget {
     all: Debt,
     clients: HashMap<Network, Debt>,
 }
 
-/// Whether content may be encoded now.
+/// Permission to encode content now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Yes.
+    /// Content may be encoded now.
     Now,
-    /// After this time.
+    /// Content may be encoded after this time.
     After(Duration),
 }
 
-/// Bytes that were encoded and not yet forgotten.
+/// Encoded bytes that were not yet forgotten.
 #[derive(Clone, Copy, Debug, Default)]
 struct Debt {
     bytes: u64,
@@ -39,12 +39,12 @@ struct Debt {
 }
 
 impl Debt {
-    /// The bytes that are left at `now`.
+    /// The remaining bytes at `now`.
     fn left(&self, rate: u64, now: Instant) -> u64 {
         let passed = self
             .since
             .map_or(Duration::ZERO, |since| now.duration_since(since));
-        // In microseconds; a second of both rates fits many times.
+        // In microseconds; a second at either rate fits many times.
         let forgotten = u128::from(rate) * passed.as_micros() / 1_000_000;
         let forgotten = u64::try_from(forgotten).unwrap_or(u64::MAX);
         self.bytes.saturating_sub(forgotten)
@@ -55,7 +55,7 @@ impl Debt {
         self.since = Some(now);
     }
 
-    /// How long until less than one second's bytes are left.
+    /// The time until less than one second's bytes are left.
     fn wait(&self, rate: u64, now: Instant) -> Duration {
         let over = self.left(rate, now).saturating_sub(rate);
         let micros = u128::from(over) * 1_000_000 / u128::from(rate);
@@ -64,13 +64,13 @@ impl Debt {
 }
 
 impl EncodeBudget {
-    /// Whether more content may be encoded for this client.
+    /// Returns whether more content may be encoded for this client now.
     pub fn ask(&self, client: Network, now: Instant) -> Verdict {
         let own = self.clients.get(&client);
         let own = own.map_or(Duration::ZERO, |own| own.wait(CLIENT_RATE, now));
         match own.max(self.all.wait(CORE_RATE, now)) {
             Duration::ZERO => Verdict::Now,
-            // A timer has milliseconds.
+            // A timer has a resolution of milliseconds.
             wait => Verdict::After(wait.max(Duration::from_millis(1))),
         }
     }
@@ -87,12 +87,12 @@ impl EncodeBudget {
     }
 }
 
-/// Bytes a second for one client; as much again at once.
+/// Bytes a second for a client; as much again at once.
 const CLIENT_RATE: u64 = 10 << 20;
 /// Bytes a second for all clients of a core; as much again at once.
 const CORE_RATE: u64 = 30 << 20;
-/// Clients that are kept before those without debt are forgotten. Others than those with debt are
-/// never kept, and debt lasts for seconds, so the number is bounded by the rate of requests.
+/// From this number of clients on, clients without debt are removed. The other clients have debt,
+/// which lasts only for seconds, so the request rate bounds their number.
 const CLIENTS_KEPT: usize = 1024;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Encodes content piece by piece.
+//! Encodes content in pieces.
 //!
-//! Read by the body of a response: `take` a piece, call `next` until it returns `None`, and so on;
-//! `flush` while no further piece is there, `finish` at the end.
+//! A response body calls it: `take` a piece, call `next_output` until it returns `None`, and
+//! repeat; `flush` while no further piece is there, `finish` at the end.
 //!
-//! Invariant: a call to `next` returns after [`OUTPUT_BYTES`] of output, or after what a step of
-//! input adds to that.
-//! Memory: [`Coding::memory`]. Length, speed and peak of the heap, for 1.3 MB of HTML and Markdown
-//! on one core of a busy machine:
+//! Invariant: a call to `next_output` returns at most [`OUTPUT_BYTES`] plus the output that one
+//! step of input adds.
+//! Memory: [`Coding::memory`]. Length, speed and heap peak, for 1.3 MB of HTML and Markdown on a
+//! core in a busy machine:
 //!
 //! | coding | length | MB/s | heap |
 //! |---|---|---|---|
@@ -24,12 +24,12 @@ use flate2::write::GzEncoder;
 
 use super::Coding;
 
-/// An encoder of one response.
+/// An encoder for a response.
 pub struct Encoder {
     stream: Stream,
-    /// Input that is not used up yet.
+    /// Remaining input.
     input: Bytes,
-    /// Bytes of input whose output was not returned yet.
+    /// Input bytes since the last flush of the encoder.
     held: usize,
 }
 
@@ -40,7 +40,7 @@ enum Stream {
 }
 
 impl Coding {
-    /// Memory of an encoder with a piece of input and one of output, bytes.
+    /// Memory for an encoder with a piece of input and a piece of output, bytes.
     pub fn memory(self) -> u64 {
         match self {
             Self::Gzip => (439 + PIECES_KIB) << 10,
@@ -53,7 +53,7 @@ impl Coding {
 const PIECES_KIB: u64 = 64 + 96;
 
 impl Encoder {
-    /// An encoder that has taken nothing yet.
+    /// A new encoder without input.
     pub fn new(coding: Coding) -> Self {
         let stream = match coding {
             Coding::Gzip => {
@@ -91,7 +91,7 @@ impl Encoder {
                 }
                 Stream::Brotli(encoder) => {
                     encoder.write_all(&step)?;
-                    // Without this it holds megabytes before it writes any output.
+                    // Without the flush, brotli holds megabytes before it writes any output.
                     if self.held >= FLUSH_BYTES {
                         self.held = 0;
                         encoder.flush()?;
@@ -107,7 +107,7 @@ impl Encoder {
         Ok(None)
     }
 
-    /// All output of the input so far, if the client does not have it yet. Content that arrives
+    /// All output for the input so far, if the client does not have it yet. Content that arrives
     /// slowly must not wait here.
     pub fn flush(&mut self) -> io::Result<Option<Bytes>> {
         if mem::take(&mut self.held) == 0 {
@@ -127,7 +127,7 @@ impl Encoder {
         Ok(some(mem::take(out)))
     }
 
-    /// The rest of the output, at the end of the content.
+    /// The remaining output, after all content.
     pub fn finish(&mut self) -> io::Result<Option<Bytes>> {
         self.held = 0;
         let out = match mem::replace(&mut self.stream, Stream::Ended) {
@@ -147,11 +147,11 @@ const GZIP_LEVEL: u32 = 4;
 const BROTLI_QUALITY: u32 = 3;
 /// 256 KiB, as binary logarithm.
 const BROTLI_WINDOW: u32 = 18;
-/// Input after which brotli's output is taken.
+/// Input after which brotli is flushed.
 const FLUSH_BYTES: usize = 64 << 10;
 /// Size of an input step.
 const INPUT_STEP_BYTES: usize = 16 << 10;
-/// Approximate size of a piece of output.
+/// Approximate size of an output piece.
 const OUTPUT_BYTES: usize = 16 << 10;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! The content of a response on its way to a client, decoded and with its links rewritten.
+//! Response content on its way to a client, decoded and with rewritten links.
 //!
-//! Made by `request/mirrored` of the proxy, read by the body of the response.
+//! Made by the proxy's `request/mirrored`, read by the response body.
 //!
-//! Invariants: incomplete content from the origin ends with an error here too. Content that is not
-//! JSON or HTML passes unchanged. Content that does not match its declared coding is an error,
+//! Invariants: incomplete content from the origin also leads to an error here. Content that is not
+//! JSON or HTML passes unchanged. Content that does not match the declared coding is an error,
 //! because the loss would be unknown. Memory: [`REWRITING_BYTES`], for any content; a piece of
-//! input is used up before the next one is read.
+//! input is used up before the next piece is read.
 
 use std::io::Write as _;
 use std::mem;
@@ -21,12 +21,12 @@ use super::json::JsonRewriter;
 use super::links::Links;
 use super::{LINK_BYTES_MAX, MirrorKind};
 
-/// The rewriting of one response's content.
+/// The rewriting of a response's content.
 pub struct Rewriting {
     coding: Decoder,
     rewriter: Rewriter,
     links: Links,
-    /// Input that is not used up yet.
+    /// Remaining input.
     input: Bytes,
 }
 
@@ -54,7 +54,7 @@ enum Rewriter {
 }
 
 impl Rewriting {
-    /// The rewriting of a response with these fields.
+    /// The rewriting for a response with these fields.
     pub fn new(links: Links, coding: ContentCoding, response: &HeaderMap) -> Self {
         let rewriter = rewriter(links.kind(), response);
         let coding = match coding {
@@ -78,8 +78,7 @@ impl Rewriting {
         self.input = input;
     }
 
-    /// The next piece of output, not much more than `OUTPUT_BYTES`; `None` if more input is
-    /// needed.
+    /// The next piece of output, not much more than `OUTPUT_BYTES`; `None` if more input is needed.
     pub fn next_output(&mut self) -> Result<Option<Bytes>, Failure> {
         let mut out = Vec::new();
         while !self.input.is_empty() && out.len() < OUTPUT_BYTES {
@@ -106,7 +105,7 @@ impl Rewriting {
         Ok((!out.is_empty()).then(|| out.into()))
     }
 
-    /// Held output, at the end of the content.
+    /// Held output, after all content.
     pub fn finish(&mut self) -> Result<Option<Bytes>, Failure> {
         let mut out = Vec::new();
         if let Decoder::Gzip { decoder, is_new } = &mut self.coding
@@ -135,8 +134,8 @@ impl Rewriter {
     }
 }
 
-/// The rewriter for a content type. Registries of npm and crates send JSON under any type; for them
-/// a wrong type costs one look at each byte and changes nothing.
+/// The rewriter for a content type. npm and crates registries send JSON under any type; for them a
+/// wrong type only costs a look at each byte and changes nothing.
 fn rewriter(kind: MirrorKind, response: &HeaderMap) -> Rewriter {
     let content_type = response.get(CONTENT_TYPE).map(|value| value.as_bytes());
     let essence = content_type
@@ -156,13 +155,13 @@ fn rewriter(kind: MirrorKind, response: &HeaderMap) -> Rewriter {
 }
 
 const MISCODED: Failure = Failure::ResponseMalformed("content does not match its Content-Encoding");
-/// Approximate size of a piece of output.
+/// Approximate size of an output piece.
 const OUTPUT_BYTES: usize = 32 << 10;
 /// Size of an input step: each byte can become a link of a few hundred.
 const INPUT_STEP_BYTES: usize = 1 << 10;
 
-/// Memory of a response while it is rewritten: a piece of input and one of output, a link, and for
-/// gzip its window with the bytes decoded last.
+/// Memory for a response while it is rewritten: a piece of input and a piece of output, a link, and
+/// for gzip the window with the bytes decoded last.
 pub const REWRITING_BYTES: u64 =
     (64 << 10) + (2 * OUTPUT_BYTES + LINK_BYTES_MAX) as u64 + (96 << 10);
 

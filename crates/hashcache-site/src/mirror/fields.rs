@@ -1,9 +1,8 @@
-//! Fields of mirror requests and responses.
+//! Fields in mirror requests and responses.
 //!
-//! A response with rewritten links is another representation than the origin's: it has an entity
-//! tag of its own, no length known in advance, no digest, and no ranges. Last-Modified is removed
-//! too, because the rewritten response also depends on the settings, and only the tag reflects
-//! that.
+//! A response with rewritten links is another representation than the origin's: it has a different
+//! entity tag, no length known in advance, no digest, and no ranges. Last-Modified is removed too,
+//! because the rewritten response also depends on the settings, and only the tag reflects that.
 //!
 //! | field | to upstream | to the client |
 //! |---|---|---|
@@ -13,7 +12,7 @@
 //! | Range, If-Range, If-Modified-Since | none | `Accept-Ranges: none` |
 //! | Location | | rewritten, in every response of a mirror |
 //!
-//! Called by `request/mirrored` of the proxy. Invariant: a client gets a 304 only if its copy was
+//! Called by the proxy's `request/mirrored`. Invariant: a client gets a 304 only if its copy was
 //! made from the same response in the same way.
 
 use hashcache_base::failure::Failure;
@@ -30,15 +29,15 @@ use super::MirrorKind;
 use super::content::ContentCoding;
 use super::links::Links;
 
-/// Removes fields from a request that are meant for this host and not for the registry.
+/// Removes request fields that are meant for this host and not for the registry.
 pub fn take_out_of_request(request: &mut HeaderMap) {
     request.remove(COOKIE);
     // cargo offers h2c with every request; if that were accepted, nothing could be stored.
     request.remove(UPGRADE);
 }
 
-/// Normalises a request for a response with links: equal for all clients of a kind, in a coding
-/// that we can decode.
+/// Normalises a request for a response with links: equal for all clients of the same kind, in a
+/// coding that we can decode.
 pub fn ask_plainly(kind: MirrorKind, request: &mut HeaderMap) {
     request.remove(RANGE);
     request.remove(IF_RANGE);
@@ -62,9 +61,9 @@ pub fn ask_plainly(kind: MirrorKind, request: &mut HeaderMap) {
     request.insert(ACCEPT, HeaderValue::from_static(accept));
 }
 
-/// Adds Accept to the Vary of a registry's response that [`ask_plainly`] has asked for in one of
-/// two forms: some registries negotiate the form and do not say so. The Vary of a 304 replaces the
-/// stored one; a 304 without Vary leaves it.
+/// Adds Accept to the Vary of a registry's response if [`ask_plainly`] requested one of two forms:
+/// some registries negotiate the form without a Vary. The Vary of a 304 replaces the stored Vary; a
+/// 304 without Vary leaves it.
 pub fn note_negotiation(request: &HeaderMap, status: StatusCode, response: &mut HeaderMap) {
     let is_negotiated = request
         .get(ACCEPT)
@@ -82,7 +81,7 @@ fn essence(member: &str) -> &str {
     member.split(';').next().unwrap_or_default().trim()
 }
 
-/// Whether a member of Accept has the weight 0.
+/// Returns true if a member in Accept has the weight 0.
 fn is_refused(member: &str) -> bool {
     let mut parameters = member.split(';').skip(1).map(str::trim);
     parameters.any(|parameter| {
@@ -94,9 +93,9 @@ fn is_refused(member: &str) -> bool {
 }
 
 /// Translates a client's conditions on the rewritten response into conditions on the original. Tags
-/// of other rewritings match nothing and are removed.
+/// from other rewritings match nothing and are removed.
 pub fn translate_conditions(links: &Links, request: &mut HeaderMap) {
-    // Our responses have no Last-Modified, so this date is of another response.
+    // Our responses have no Last-Modified, so this date belongs to another response.
     request.remove(IF_MODIFIED_SINCE);
     let mut upstream: Vec<u8> = Vec::new();
     let mut add = |tag: &[u8]| {
@@ -113,7 +112,7 @@ pub fn translate_conditions(links: &Links, request: &mut HeaderMap) {
         }
         for opaque in opaque_tags(line.as_bytes()) {
             if let Some(original) = opaque.strip_suffix(suffix.as_bytes()) {
-                // Whether the original tag was weak is no longer known, and some origins compare
+                // It is no longer known if the original tag was weak, and some origins compare
                 // bytes.
                 add(&[b"\"", original, b"\""].concat());
                 add(&[b"W/\"", original, b"\""].concat());
@@ -128,7 +127,7 @@ pub fn translate_conditions(links: &Links, request: &mut HeaderMap) {
     }
 }
 
-/// The quoted parts of a list of entity tags. Tags may contain commas, so the quotes decide.
+/// The quoted parts in a list of entity tags. Tags may contain commas, so the quotes decide.
 fn opaque_tags(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|&byte| byte == b'"').skip(1).step_by(2)
 }
@@ -139,7 +138,8 @@ fn suffix(links: &Links) -> String {
 
 /// The content coding of a response.
 ///
-/// # Errors A coding that we cannot decode: neither we nor the client asked for it.
+/// # Errors
+/// A coding that we cannot decode: neither we nor the client requested it.
 pub fn coding(response: &HeaderMap) -> Result<ContentCoding, Failure> {
     let mut coding = ContentCoding::Identity;
     for value in response.get_all(CONTENT_ENCODING) {
@@ -157,7 +157,7 @@ pub fn coding(response: &HeaderMap) -> Result<ContentCoding, Failure> {
     Ok(coding)
 }
 
-/// Whether the links of a response are rewritten.
+/// How the links in a response are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRewriting {
     /// The response passes unchanged.
@@ -166,12 +166,12 @@ pub enum LinkRewriting {
     Renamed,
 }
 
-/// Turns the fields of a response into those of the mirror.
+/// Changes the response fields for the mirror.
 pub fn rewrite_fields(links: &Links, dressing: LinkRewriting, response: &mut HeaderMap) {
     for name in ABOUT_THEIR_HOST {
         response.remove(name);
     }
-    // Content of the registry under our name: it must not act as a page of ours.
+    // Registry content under our name: it must not act as our own page.
     response.insert(
         CONTENT_SECURITY_POLICY,
         HeaderValue::from_static("default-src 'none'; sandbox allow-downloads"),
@@ -196,7 +196,7 @@ pub fn rewrite_fields(links: &Links, dressing: LinkRewriting, response: &mut Hea
     response.insert(ACCEPT_RANGES, HeaderValue::from_static("none"));
 }
 
-/// The tag of the rewritten form of a response with this tag.
+/// The tag for the rewritten form of a response with this tag.
 fn own_tag(links: &Links, etag: &HeaderValue) -> Option<HeaderValue> {
     EntityTag::parse(etag.as_bytes())
         .is_well_formed()
@@ -217,10 +217,10 @@ const NPM_SHORT_FIRST: &str = "application/vnd.npm.install-v1+json; q=1.0, appli
 const PYPI_HTML: &str = "text/html";
 const NPM_LONG: &str = "application/json";
 
-/// The values of Accept with which indexes are asked for.
+/// The values of Accept with which indexes are requested.
 const NEGOTIATED: [&str; 4] = [PYPI_JSON_FIRST, PYPI_HTML, NPM_SHORT_FIRST, NPM_LONG];
 
-/// Fields with which a host describes itself, which would be us here.
+/// Fields with which a host describes itself. In a mirror's response, that host would be us.
 const ABOUT_THEIR_HOST: [HeaderName; 6] = [
     SET_COOKIE,
     STRICT_TRANSPORT_SECURITY,

@@ -3,10 +3,10 @@
 //! Reads the `href` of every `a`, and of `base`, to which links are relative. Comments, scripts and
 //! styles pass unread; all bytes but the values of rewritten links are unchanged.
 //!
-//! Called by `content` with one piece after another.
+//! Called by `content` for each piece in order.
 //!
 //! Invariants: the output does not depend on how the input is divided; input that is not HTML
-//! passes. Memory: the current tag, at most [`LINK_BYTES_MAX`]; a longer one passes unchanged.
+//! passes. Memory: the current tag, at most [`LINK_BYTES_MAX`]; a longer tag passes unchanged.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use super::links::Links;
 #[derive(Debug)]
 pub(super) struct HtmlRewriter {
     at: HtmlState,
-    /// The current tag, from its `<` on.
+    /// The current tag, from the `<` on.
     held: Vec<u8>,
 }
 
@@ -28,14 +28,14 @@ enum HtmlState {
     Tag(Attribute),
     /// In a tag that passes.
     OtherTag(Attribute),
-    /// In a comment; number of bytes of its end that were seen.
+    /// In a comment; number of bytes of the closing mark seen so far.
     Comment(usize),
-    /// In an element that contains no tags except its own end; number of bytes of that end that
-    /// were seen.
+    /// In an element that contains no tags except its end tag; number of bytes of the end tag seen
+    /// so far.
     Raw(&'static [u8], usize),
 }
 
-/// Position in a tag: a `>` in quotes does not end it.
+/// Position in a tag: a `>` in quotes does not close the tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attribute {
     Name,
@@ -46,7 +46,7 @@ enum Attribute {
 }
 
 impl Attribute {
-    /// The position after `byte`, which does not end the tag.
+    /// The position after `byte`, which does not close the tag.
     fn after(self, byte: u8) -> Self {
         match (self, byte) {
             (Self::Quoted(quote), _) if byte != quote => self,
@@ -114,7 +114,7 @@ impl HtmlRewriter {
                             HtmlState::OtherTag(Attribute::Name)
                         }
                         byte if byte == end[matched] => HtmlState::Raw(end, matched + 1),
-                        // A `<` can only be the beginning of the end.
+                        // A `<` can only be the start of the end tag.
                         b'<' => HtmlState::Raw(end, 1),
                         _ => HtmlState::Raw(end, 0),
                     };
@@ -124,14 +124,14 @@ impl HtmlRewriter {
         }
     }
 
-    /// Ends the text: appends held bytes.
+    /// Finishes the text: appends held bytes.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         if matches!(self.at, HtmlState::Tag(_)) {
             out.append(&mut self.held);
         }
     }
 
-    /// Takes a byte of a tag that is held back.
+    /// Takes a byte in a tag that is held back.
     fn tag(&mut self, byte: u8, attribute: Attribute, links: &mut Links, out: &mut Vec<u8>) {
         // `a < b` is text.
         if self.held.len() == 1 && !(byte.is_ascii_alphabetic() || b"!/?".contains(&byte)) {
@@ -208,7 +208,7 @@ impl AttributeValue {
     }
 }
 
-/// The value of the first `href` of a tag.
+/// The value of the first `href` in a tag.
 fn href(tag: &[u8]) -> Option<AttributeValue> {
     let is_space = |byte: &u8| byte.is_ascii_whitespace();
     let past = |from: usize, skip: &dyn Fn(&u8) -> bool| {
@@ -260,7 +260,7 @@ fn href(tag: &[u8]) -> Option<AttributeValue> {
     }
 }
 
-/// The tag with its link rewritten: the part before it, the value, the part after it.
+/// The tag with the link rewritten: the part before the value, the value, the part after it.
 fn renamed<'a>(
     tag: &'a [u8],
     value: AttributeValue,
@@ -327,7 +327,7 @@ fn character(name: &str) -> Option<char> {
     char::from_u32(code.ok()?)
 }
 
-/// Ends of elements whose text contains no tags.
+/// The end tags for elements with text that contains no tags.
 const RAW: [&[u8]; 4] = [b"</script", b"</style", b"</textarea", b"</title"];
 
 #[cfg(test)]

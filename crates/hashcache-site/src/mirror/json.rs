@@ -1,15 +1,15 @@
 //! Rewrites links in JSON while it passes.
 //!
-//! Parses only as much JSON as is needed to tell strings from everything else and names from
+//! Parses only as much JSON as is needed to distinguish strings from everything else and names from
 //! values: enough to find the values that are links. All other bytes pass unchanged.
 //!
 //! | kind | links |
 //! |---|---|
-//! | npm | `tarball` of an object that is the value of `dist`, at any depth |
-//! | pypi | `url` of the objects in the array `files` of the outermost object |
-//! | crates | `dl` and `api` of the outermost object |
+//! | npm | `tarball` in an object that is the value of `dist`, at any depth |
+//! | pypi | `url` in the objects in the array `files` in the outermost object |
+//! | crates | `dl` and `api` in the outermost object |
 //!
-//! Called by `content` with one piece after another.
+//! Called by `content` for each piece in order.
 //!
 //! Invariants: the output does not depend on how the input is divided; input that is not JSON
 //! passes. Memory: the current link, at most [`LINK_BYTES_MAX`]; longer strings are not links.
@@ -26,7 +26,7 @@ pub(super) struct JsonRewriter {
     depth: u64,
     /// Depth of the innermost open object or array that contains links.
     marked: Option<u64>,
-    /// The last string that may be a name: read when a colon follows.
+    /// The last string that may be a name: used when a colon follows.
     last: NameState,
     /// The name of the next value.
     name: Option<NameState>,
@@ -45,7 +45,7 @@ enum JsonState {
     Link(EscapeState),
 }
 
-/// Whether the previous byte was a backslash that escapes the next one.
+/// State of the previous byte: a backslash that escapes the next byte, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EscapeState {
     No,
@@ -55,9 +55,9 @@ enum EscapeState {
 /// The significance of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NameState {
-    /// Its value is a link, in the right place.
+    /// The value is a link, in the right place.
     Link,
-    /// Its value contains links, in the right place.
+    /// The value contains links, in the right place.
     Holder,
     Other,
 }
@@ -87,7 +87,7 @@ impl JsonRewriter {
         }
     }
 
-    /// Ends the text: appends held bytes.
+    /// Finishes the text: appends held bytes.
     pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
         if matches!(self.at, JsonState::Link(_)) {
             out.append(&mut self.held);
@@ -116,7 +116,7 @@ impl JsonRewriter {
             b'{' | b'[' => {
                 self.depth += 1;
                 let holds = self.name.take() == Some(NameState::Holder);
-                // Deeper names are unrelated, except in npm, whose objects are at any depth.
+                // Deeper names are unrelated, except in npm, which has such objects at any depth.
                 if holds && (self.kind == MirrorKind::Npm || self.depth == 2) {
                     self.marked = Some(self.depth);
                 }
@@ -179,7 +179,7 @@ impl JsonRewriter {
         rest
     }
 
-    /// Takes bytes of the current string.
+    /// Takes bytes in the current string.
     fn take(&mut self, inside: &[u8], out: &mut Vec<u8>) {
         match self.at {
             JsonState::Link(escape) if self.held.len() + inside.len() > LINK_BYTES_MAX => {
@@ -189,7 +189,7 @@ impl JsonRewriter {
             }
             JsonState::Link(_) => self.held.extend_from_slice(inside),
             JsonState::Name(_) => {
-                // One byte more than the longest name shows that the string is none.
+                // One byte more than the longest name is held, to show that the string is no name.
                 let room = (NAME_BYTES_MAX + 1).saturating_sub(self.held.len());
                 self.held
                     .extend_from_slice(&inside[..room.min(inside.len())]);
@@ -232,7 +232,7 @@ impl JsonRewriter {
     }
 }
 
-/// The text of a JSON string; `None` if it is invalid.
+/// The text in a JSON string; `None` if it is invalid.
 fn unescape(inside: &[u8]) -> Option<String> {
     let mut rest = std::str::from_utf8(inside).ok()?;
     let mut text = String::with_capacity(rest.len());
@@ -251,7 +251,7 @@ fn unescape(inside: &[u8]) -> Option<String> {
                 let (unit, after) = unit(rest)?;
                 rest = after;
                 match unit {
-                    // A character beyond U+FFFF consists of two of these.
+                    // A character beyond U+FFFF consists of two units.
                     0xd800..=0xdbff => {
                         let (low, after) = unit_escaped(rest)?;
                         rest = after;

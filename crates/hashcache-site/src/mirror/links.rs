@@ -9,19 +9,19 @@ use hashcache_http::{Target, resolve};
 
 use super::Mirror;
 
-/// Input of link rewriting.
+/// Input for link rewriting.
 #[derive(Clone, Debug)]
 pub struct Links {
     mirror: Mirror,
     /// Scheme and authority under which the client reaches us.
     base: Box<str>,
-    /// The base of relative links.
+    /// The base for relative links.
     page: Target,
     fingerprint: u64,
 }
 
 impl Links {
-    /// Links of the response to `page`, for a client that reaches us under `base`.
+    /// Links in the response to `page`, for a client that reaches us under `base`.
     pub fn new(mirror: &Mirror, base: &str, page: Target) -> Self {
         Self {
             mirror: mirror.clone(),
@@ -31,7 +31,7 @@ impl Links {
         }
     }
 
-    /// A hash of everything that affects rewritten links.
+    /// A hash over everything that affects rewritten links.
     pub(super) fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
@@ -40,7 +40,7 @@ impl Links {
         self.mirror.kind
     }
 
-    /// Sets the base of the following relative links: `<base href>`.
+    /// Sets the base for the following relative links: `<base href>`.
     pub(super) fn rebase(&mut self, reference: &str) {
         if let Some(page) = resolve(&self.page, reference) {
             self.page = page;
@@ -51,7 +51,7 @@ impl Links {
     pub(super) fn rename(&self, reference: &str) -> Option<String> {
         let fragment_at = reference.find('#').unwrap_or(reference.len());
         let (bare, fragment) = reference.split_at(fragment_at);
-        // A fragment of the page itself.
+        // A fragment in the page itself.
         if bare.is_empty() {
             return None;
         }
@@ -61,14 +61,14 @@ impl Links {
                 let Self { base, mirror, .. } = self;
                 let mut renamed = format!("{base}/mirror/{}/{place}", mirror.name);
                 // A link without a path gets a slash, after which clients add their own path. A
-                // link that ends in dots is a directory, like one that ends in a slash.
+                // link that ends in dots is a directory, like a link that ends in a slash.
                 let is_directory = matches!(bare.rsplit('/').next(), Some("" | "." | ".."));
                 if !is_directory && renamed.ends_with('/') {
                     renamed.pop();
                 }
                 Some(renamed + fragment)
             }
-            // Otherwise it would be relative to the mirror.
+            // Otherwise the link would be relative to the mirror.
             None if !bare.contains("://") => Some(format!("{target}{fragment}")),
             None => None,
         }

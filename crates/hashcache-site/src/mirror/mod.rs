@@ -1,4 +1,4 @@
-//! Mirrors: package registries under paths of this proxy, for clients that trust no CA of ours.
+//! Mirrors: package registries under paths of this proxy, for clients that do not trust our CA.
 //!
 //! `/mirror/NAME/…` stands for a base URL that the operator has configured. Responses are stored
 //! unchanged. If a client would find links to the registry itself in a response, they are rewritten
@@ -11,13 +11,13 @@
 //!                 Links: our name for a target ◀── json, html ◀── content ◀┘
 //! ```
 //!
-//! Called by `request/mirrored` of the proxy; knows no connection and no store.
+//! Called by the proxy's `request/mirrored`; knows no connection and no store.
 //!
 //! Invariant: only resources below a base, or below a place for files that the operator has listed
 //! for it, are ever fetched; no part of a client's URL or of a response can name others. The host
 //! of the base is not such a place by itself: it may serve more than the registry, and this proxy
 //! may reach hosts that the client may not.
-//! Cost: nothing for responses without links; else one pass over the content each time it is
+//! Cost: nothing for responses without links; otherwise one pass over the content each time it is
 //! served.
 
 mod content;
@@ -49,7 +49,7 @@ pub enum MirrorKind {
     Pypi,
     /// An npm registry.
     Npm,
-    /// A sparse index of crates, with their downloads.
+    /// A sparse index for crates, with their downloads.
     Crates,
     /// An archive of Debian packages.
     Apt,
@@ -74,7 +74,7 @@ impl MirrorKind {
         }
     }
 
-    /// Whether its index links to files on other hosts.
+    /// Returns true if the kind's index links to files on other hosts.
     fn has_files(self) -> bool {
         matches!(self, Self::Pypi | Self::Crates)
     }
@@ -86,14 +86,14 @@ impl fmt::Display for MirrorKind {
     }
 }
 
-/// A registry and the name of its mirror.
+/// A registry and the mirror's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mirror {
     name: Box<str>,
     kind: MirrorKind,
-    /// Its path ends in `/`, and it has no query.
+    /// The registry's base URL: the path ends in `/`, and there is no query.
     base: Target,
-    /// Places for files besides the base. Their paths end in `/`, and they have no query.
+    /// Places for files in addition to the base. Their paths end in `/`, and they have no query.
     files: Vec<Target>,
 }
 
@@ -101,7 +101,7 @@ pub struct Mirror {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MirrorError {
-    /// The name cannot be a segment of a path.
+    /// The name cannot be a path segment.
     #[error("`{name}` is not a name for a mirror")]
     Name {
         /// The name.
@@ -121,7 +121,7 @@ pub enum MirrorError {
         /// The URL.
         url: String,
     },
-    /// Hosts for files, with a kind whose index links to none.
+    /// Hosts for files, but the kind's index links to no other hosts.
     #[error("an {kind} index does not link files on other hosts")]
     Files {
         /// The kind.
@@ -130,11 +130,13 @@ pub enum MirrorError {
 }
 
 impl Mirror {
-    /// The registry at `url`, which is the URL for its own clients: the index with the simple API,
-    /// the npm registry, the sparse index without `sparse+`, the archive above `dists`. `files` are
-    /// the places outside of it for the files that its index links to: an origin, or a path on one.
+    /// The registry at `url`, which is the URL for the registry's own clients: the index with the
+    /// simple API, the npm registry, the sparse index without `sparse+`, the archive above `dists`.
+    /// `files` are the places outside the registry for files that the index links to: an origin, or
+    /// a path on an origin.
     ///
-    /// # Errors See [`MirrorError`].
+    /// # Errors
+    /// See [`MirrorError`].
     pub fn new(
         name: &str,
         kind: MirrorKind,
@@ -167,7 +169,7 @@ impl Mirror {
         })
     }
 
-    /// The segment of the path after `/mirror/`.
+    /// The path segment after `/mirror/`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -177,17 +179,17 @@ impl Mirror {
         self.kind
     }
 
-    /// The URL of the registry.
+    /// The registry's URL.
     pub fn url(&self) -> String {
         self.base.to_string()
     }
 
-    /// The places of its files outside of it.
+    /// The places for files outside the registry.
     pub fn files(&self) -> &[Target] {
         &self.files
     }
 
-    /// The route for the rest of a path; `None` if it names no resource of the registry.
+    /// The route for the rest of a path; `None` if it names no resource in the registry.
     fn route(&self, rest: &str) -> Option<Route> {
         let path = rest.split('?').next().unwrap_or_default();
         let below = |rest: &str| format!("{}{rest}", self.base.path());
@@ -210,7 +212,7 @@ impl Mirror {
         let target = Target::new(scheme, authority, &path_and_query).ok()?;
         let links = match self.kind {
             MirrorKind::Pypi => path.starts_with(SIMPLE),
-            // `-` begins files and APIs; all other paths describe packages.
+            // A segment `-` starts files and APIs; all other paths describe packages.
             MirrorKind::Npm => !path.starts_with("-/") && !path.contains("/-/"),
             MirrorKind::Crates => path == "config.json",
             MirrorKind::Apt => false,
@@ -218,7 +220,7 @@ impl Mirror {
         Some(Route { target, links })
     }
 
-    /// The origin and the path of `files/<host>/<path>`, if the place is on the list.
+    /// The origin and the path in `files/<host>/<path>`, if the place is on the list.
     fn file(&self, rest: &str) -> Option<(Option<Origin>, String)> {
         let (host, _) = rest.strip_prefix(FILES)?.split_once('/')?;
         let path = &rest[FILES.len() + host.len()..];
@@ -238,7 +240,7 @@ impl Mirror {
         std::iter::once(&self.base).chain(&self.files)
     }
 
-    /// The path of `target` below this mirror; `None` if it is not one of its resources.
+    /// The path of `target` below this mirror; `None` if the mirror has no such resource.
     fn place(&self, target: &Target) -> Option<String> {
         let is_own = target.same_origin(&self.base);
         let below = target.path_and_query.strip_prefix(self.base.path());
@@ -264,8 +266,8 @@ impl Mirror {
         Some(format!("{FILES}{host}{}", target.path_and_query))
     }
 
-    /// A hash of everything that affects rewritten responses under `base`. It is only compared with
-    /// itself, so its algorithm may change.
+    /// A hash over everything that affects rewritten responses under `base`. Hashes are only
+    /// compared with each other, so the algorithm may change.
     fn fingerprint(&self, base: &str) -> u64 {
         let mut hasher = DefaultHasher::new();
         (REWRITING_VERSION, self, base).hash(&mut hasher);
@@ -273,7 +275,7 @@ impl Mirror {
     }
 }
 
-/// The path segment for files of this origin.
+/// The path segment for files on this origin.
 fn host_id(place: &Target) -> String {
     place.authority.host_field(place.scheme)
 }
@@ -300,7 +302,7 @@ fn directory(named: Target) -> Result<Target, MirrorError> {
     })
 }
 
-/// A host in lower case whose colon and brackets may be percent-encoded.
+/// A host in lower case, with percent-encoded colons and brackets decoded.
 fn unescaped_host(host: &str) -> String {
     let mut host = host.to_ascii_lowercase();
     for (escaped, byte) in [("%3a", ":"), ("%5b", "["), ("%5d", "]")] {
@@ -309,12 +311,12 @@ fn unescaped_host(host: &str) -> String {
     host
 }
 
-/// The resource that a mirror URL stands for.
+/// The resource to which a mirror URL leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The resource to fetch.
     pub target: Target,
-    /// Whether the response contains links to the registry.
+    /// True if the response contains links to the registry.
     pub links: bool,
 }
 
@@ -327,26 +329,26 @@ pub struct Mirrors {
 
 /// Result of resolving a path below `/mirror/`.
 pub enum MirrorLookup {
-    /// A resource of a mirror, in this key space.
+    /// A resource in a mirror, in this key space.
     To(Mirror, Space, Route),
     /// The mirror has no such resource.
     Nowhere,
     /// The path might leave the mirror: servers interpret it differently.
     Refused,
-    /// There is no mirror of this name.
+    /// There is no mirror with this name.
     NoMirror,
 }
 
 impl Mirrors {
-    /// The mirrors of a configuration.
+    /// The mirrors in a configuration.
     pub fn new(mirrors: &[Mirror]) -> Self {
         let mut numbered = Vec::with_capacity(mirrors.len());
         let mut taken = std::collections::BTreeSet::new();
         let mut sorted: Vec<&Mirror> = mirrors.iter().collect();
         sort_by_key(&mut sorted, |mirror| &mirror.name);
         for mirror in sorted {
-            // By name and not by position: stored responses of a mirror must stay its own when
-            // another mirror is added before it.
+            // By name and not by position: a mirror must keep its stored responses when another
+            // mirror is added before it.
             let mut number = name_number(&mirror.name);
             while !taken.insert(number) {
                 number = number.wrapping_add(1);
@@ -356,7 +358,7 @@ impl Mirrors {
         Self { all: numbered }
     }
 
-    /// In the order of their names.
+    /// All mirrors, ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = &Mirror> {
         self.all.iter().map(|(mirror, _)| mirror)
     }
@@ -394,13 +396,13 @@ fn name_number(name: &str) -> u16 {
 const PREFIX: &str = "/mirror/";
 /// The path of the index in a `pypi` mirror.
 const SIMPLE: &str = "simple/";
-/// The path of files of listed hosts in a mirror. No path of a sparse index has five letters before
-/// its first slash.
+/// The path for files from listed hosts in a mirror. No path in a sparse index has five letters
+/// before the first slash.
 const FILES: &str = "files/";
 const NAME_BYTES_MAX: usize = 64;
-/// Maximum length of links and tags. Requests for longer ones are refused.
+/// Maximum length of links and tags. Requests for longer links are refused.
 const LINK_BYTES_MAX: usize = 16 << 10;
-/// Raised when rewriting changes, so that clients do not keep responses of an older version.
+/// Raised when rewriting changes, so that clients do not keep responses from an older version.
 const REWRITING_VERSION: u8 = 1;
 
 #[cfg(test)]

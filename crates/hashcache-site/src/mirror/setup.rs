@@ -13,19 +13,19 @@ pub struct Setup {
     pub variables: Vec<(&'static str, String)>,
     /// The configuration file.
     pub file: &'static str,
-    /// The lines of that file.
+    /// The lines in that file.
     pub lines: Vec<String>,
 }
 
 impl Mirror {
-    /// The configuration for this mirror of a proxy that the client reaches under `proxy`.
+    /// The configuration for this mirror on a proxy that the client reaches under `proxy`.
     pub fn setup(&self, proxy: &Origin) -> Setup {
         let name = &self.name;
         let url = format!("{proxy}/mirror/{name}/");
         match self.kind {
             MirrorKind::Pypi => {
                 let index = format!("{url}simple/");
-                // pip compares the host with a port only if the URL has one.
+                // pip compares the host with a port only if the URL has a port.
                 let host = proxy.authority.host_field(proxy.scheme);
                 Setup {
                     file: "pip.conf",
@@ -41,7 +41,7 @@ impl Mirror {
                 file: ".npmrc",
                 lines: vec![
                     format!("registry={url}"),
-                    // Without it, lockfiles made here would refer everyone to this proxy.
+                    // Otherwise lockfiles made here would refer everyone to this proxy.
                     "omit-lockfile-registry-resolved=true".to_owned(),
                 ],
                 variables: vec![

@@ -1,16 +1,16 @@
 //! Refuses paths that a server could interpret as leaving their directory.
 //!
-//! Called by `Mirrors::resolve` for each request. Servers differ in what they decode, and how
-//! often: a front end decodes once, the server behind it once more (`%252e`); Java servers cut
-//! parameters off a segment (`..;x`); servers in C may end a name at a NUL; others take `\\` for
-//! `/`. A path that any of them could take for a step upwards is refused; no registry has such
-//! names.
+//! Called by `Mirrors::resolve` for each request. Servers differ in which characters they decode,
+//! and how often: a front end decodes once, the server behind it a second time (`%252e`); Java
+//! servers cut parameters off a segment (`..;x`); servers in C may cut a name at a NUL; others
+//! treat `\\` as `/`. A path is refused if any server could read a step upwards in it; no registry
+//! has such names.
 //!
 //! Invariant: an accepted path has no segment `..`, however often it is decoded.
 //! Cost: one pass for a path without `%`; at most eight for others.
 
-/// Whether a server could take a segment of `path` for a step upwards. apt requests `./Packages`,
-/// which is not one.
+/// Returns true if a server could read a segment of `path` as a step upwards. apt requests
+/// `./Packages`, which is no such step.
 pub(super) fn may_lead_upwards(path: &str) -> bool {
     let mut plain = path.as_bytes().to_vec();
     for _ in 0..DECODED_MAX {
@@ -20,19 +20,19 @@ pub(super) fn may_lead_upwards(path: &str) -> bool {
         }
         plain = decoded;
     }
-    // A path that needs so many decodings has no honest purpose.
+    // A path that needs more decodings has no honest purpose.
     true
 }
 
 fn is_step(path: &[u8]) -> bool {
-    // 0xc0 and 0xc1 begin overlong forms of ASCII, which old decoders accepted.
+    // 0xc0 and 0xc1 start overlong forms of ASCII, which old decoders accepted.
     let is_odd = |byte: &u8| byte.is_ascii_control() || matches!(byte, b'\\' | 0xc0 | 0xc1);
     let mut segments = path.split(|byte| *byte == b'/');
     path.iter().any(is_odd)
         || segments.any(|it| it.split(|byte| *byte == b';').next() == Some(b".."))
 }
 
-/// The path with its percent-encoding decoded once.
+/// The path with percent-encoding decoded once.
 fn decoded(path: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(path.len());
     let mut rest = path;

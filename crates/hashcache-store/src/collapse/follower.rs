@@ -1,9 +1,9 @@
 //! A follower: a request that waits for another request's fetch of the same key.
 //!
-//! `request` of the proxy gets a [`Follower`] from `Collapse::join` and waits for a leader's
-//! outcome. When the leader is slow, one follower becomes a leader beside it and the others keep
-//! waiting for either: if all of them went, an origin that slows down under load would get the
-//! whole crowd just then.
+//! The proxy's `request` gets a [`Follower`] from `Collapse::join` and waits for a leader's
+//! outcome. If the leader is slow, a follower becomes a second leader and the other followers keep
+//! waiting for either leader. If all of them fetched, an origin that slows down under load would
+//! get the whole crowd at the worst moment.
 //!
 //! Invariant: all waits of a follower together take no longer than [`WaitTimes::total`].
 //! Cost: one timer; the lock of the key's shard each time a wait is over.
@@ -28,11 +28,11 @@ pub struct Follower {
     messages: watch::Receiver<CollapseMsg>,
 }
 
-/// The end of a follower's wait.
+/// How a follower's wait finished.
 pub enum Followed {
     /// The response is being stored and may be followed.
     Shared(Arc<SharedResponse>),
-    /// The stored response was validated in reply to such a request: look it up again.
+    /// The stored response was validated in reply to a request of this kind: look it up again.
     Validated(Requester),
     /// The origin failed, and would fail for this request too.
     Failed(Failure),
@@ -45,14 +45,14 @@ pub enum Followed {
 /// Limits on a follower's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimes {
-    /// Time from the beginning of a fetch until a second leader may begin.
+    /// Time after a fetch starts until a second leader may start.
     pub(crate) first: Duration,
-    /// All waits together.
+    /// Limit for all waits together.
     pub(crate) total: Duration,
     pub(crate) at_end: AtEnd,
 }
 
-/// The outcome of a wait that is over before any leader has one.
+/// The action when the wait is over and no leader has an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtEnd {
     /// The request fetches for its client: the wait was short.
@@ -61,26 +61,26 @@ pub enum AtEnd {
     Fail,
 }
 
-/// Whether a follower may become the next leader.
+/// Tells if a follower may become the next leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Succession {
-    /// It may.
+    /// The follower may become the next leader.
     Allowed,
-    /// It would fetch something else (a range), so it fetches alone.
+    /// The follower would fetch something else (a range), so it fetches for itself.
     Never,
 }
 
-/// The result of an attempt to become one more leader.
+/// The result when a follower tries to become another leader.
 enum OneMore {
     Leader(Leader),
     /// Not before this time.
     At(Instant),
-    /// The round is over, or no longer to be joined.
+    /// The round is over, or may no longer be joined.
     Over,
 }
 
 impl Follower {
-    /// One more follower of `round`.
+    /// Adds a follower to `round`.
     pub(super) fn new(
         collapse: &Arc<Collapse>,
         key: &Bytes,
@@ -96,7 +96,7 @@ impl Follower {
         }
     }
 
-    /// Waits for the outcome of a leader; `fields` are those of the request that waits.
+    /// Waits for a leader's outcome; `fields` are the waiting request's fields.
     pub async fn wait(
         mut self,
         times: WaitTimes,
@@ -106,7 +106,7 @@ impl Follower {
         let begun = Instant::now();
         let end = begun + times.total;
         let mut until = self.next_leader_at(times.first, begun).min(end);
-        // The client whose request has failed, if a field of it may be the cause.
+        // The client with the failed request, if a field of that request may be the cause.
         let mut doubted = None;
         loop {
             let outcome = self
@@ -114,7 +114,7 @@ impl Follower {
                 .wait_for(|message| !matches!(message, CollapseMsg::Wait));
             let message = match timeout_at(until, outcome).await {
                 Ok(Ok(message)) => message.clone(),
-                // The sender is in `round`, which this follower holds.
+                // Cannot happen: the sender is in `round`, and this follower holds `round`.
                 Ok(Err(_)) => CollapseMsg::NoOutcome,
                 Err(_) => CollapseMsg::Wait,
             };
@@ -123,8 +123,9 @@ impl Follower {
                 CollapseMsg::Shared(shared) => return Followed::Shared(shared),
                 CollapseMsg::Validated(requester) => return Followed::Validated(requester),
                 CollapseMsg::Failed(shared) => {
-                    // One client must not make others fail with a cookie or a User-Agent that the
-                    // origin stumbles over. Two clients do not both send such a field.
+                    // A client must not make others fail by a cookie or a User-Agent that the
+                    // origin cannot handle. A second client with the same failure confirms it: two
+                    // clients do not both send such a field.
                     let is_confirmed = doubted.is_some_and(|doubted| doubted != shared.client);
                     if is_confirmed || now >= end || shared.holds_for(fields) {
                         return Followed::Failed(shared.failure);
@@ -164,7 +165,7 @@ impl Follower {
         }
     }
 
-    /// When the round may have its next leader; after `first` if the round is over.
+    /// Earliest start of the round's next leader; after `first` if the round is over.
     fn next_leader_at(&self, first: Duration, now: Instant) -> Instant {
         let shard = self.collapse.shard(&self.key);
         let entry = shard.fetches.get(&self.key);
@@ -173,7 +174,7 @@ impl Follower {
 }
 
 impl Collapse {
-    /// Makes `follower` one more leader of its round, unless the latest one began too recently.
+    /// Makes `follower` another leader of the round, unless the latest leader started too recently.
     fn one_more_leader(
         self: &Arc<Self>,
         follower: &Follower,

@@ -1,14 +1,13 @@
-//! The fields of requests and responses that say which of them are pages, and of which page the
-//! others are parts.
+//! The request and response fields that distinguish pages from parts and name the page of a part.
 //!
-//! Called by `page_groups`, and by `request` of the proxy to find the objects that a parent names.
-//! Cost: reads three fields; a Referer is parsed only where its page matters.
+//! Called by `page_groups`, and by the proxy's `request` to find the objects that a parent names.
+//! Cost: reads three fields; a Referer is parsed only if the page matters.
 
 use hashcache_http::Target;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName, REFERER};
 use http::{HeaderMap, HeaderValue};
 
-/// The fields of a request that say whether it is for a page, and for a part of which one.
+/// The request fields that distinguish a page from a part, and name the page of the part.
 #[derive(Clone, Copy)]
 pub struct PageFields<'a> {
     /// Sec-Fetch-Dest.
@@ -19,12 +18,12 @@ pub struct PageFields<'a> {
     pub referer: Option<&'a [u8]>,
 }
 
-/// What a request is for, as far as its fields tell.
+/// The resource kind that a request is for, as far as the fields show.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Page,
     Frame,
-    /// One of the two: the client does not send Sec-Fetch-Dest.
+    /// A page or a frame: the client does not send Sec-Fetch-Dest.
     PageOrFrame,
     /// Anything else that a page loads.
     Part,
@@ -32,7 +31,7 @@ pub(super) enum Wanted {
 }
 
 impl<'a> PageFields<'a> {
-    /// Those of a request with `fields`.
+    /// Takes the three fields from a request's `fields`.
     pub fn of(fields: &'a HeaderMap) -> Self {
         let field = |name: HeaderName| fields.get(name).map(HeaderValue::as_bytes);
         Self {
@@ -47,8 +46,8 @@ impl<'a> PageFields<'a> {
             Some(b"document") => Wanted::Page,
             Some(b"iframe" | b"frame") => Wanted::Frame,
             Some(_) => Wanted::Part,
-            // Browsers send this Accept for pages and frames only. Programs that accept anything do
-            // not tell.
+            // Browsers send this Accept only for pages and frames. Programs that accept anything
+            // send no hint.
             None if self.accepts_first(b"text/html") => Wanted::PageOrFrame,
             None => Wanted::Unknown,
         }
@@ -74,7 +73,7 @@ impl<'a> PageFields<'a> {
 }
 
 impl Wanted {
-    /// Whether the request is for a page or a frame rather than for another part; `None`: unknown.
+    /// True if the request is for a page or a frame rather than for another part; `None`: unknown.
     pub(super) fn is_page(self) -> Option<bool> {
         match self {
             Self::Page | Self::Frame | Self::PageOrFrame => Some(true),
@@ -84,20 +83,20 @@ impl Wanted {
     }
 }
 
-/// Whether a client asks for a page or a frame rather than for another part; `None`: unknown.
+/// Returns true if a client requests a page or a frame rather than another part; `None`: unknown.
 pub fn wants_page(fields: &HeaderMap) -> Option<bool> {
     PageFields::of(fields).wanted().is_page()
 }
 
-/// Whether `target` is an icon that browsers ask for on their own: Chrome does so without a Referer
-/// and with the Accept of a page.
+/// Returns true if `target` is an icon that browsers request on their own: Chrome does so without a
+/// Referer and with a page's Accept.
 pub(super) fn is_icon(target: &Target) -> bool {
     let path = target.path_and_query.split('?').next().unwrap_or_default();
     let file = path.rsplit('/').next().unwrap_or_default();
     file == "favicon.ico" || file.starts_with("apple-touch-icon")
 }
 
-/// Whether the content of a response is HTML.
+/// Returns true if a response's content is HTML.
 pub fn is_html(response: &HeaderMap) -> bool {
     let kind = media_type(response);
     let pages = [&b"text/html"[..], b"application/xhtml+xml"];

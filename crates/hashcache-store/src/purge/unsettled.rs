@@ -1,15 +1,15 @@
-//! Invalidations of each client that are not durable yet.
+//! Each client's invalidations that are not durable yet.
 //!
-//! Called by `purge` for unsafe requests and HTCP. The engine has room for some thousands of
-//! removes that wait for the device, for all clients together; beyond that each one makes it forget
-//! other objects, too.
+//! Called by `purge` for unsafe requests and HTCP. The engine has room for a few thousand removes
+//! that wait for the device, for all clients together; beyond that, each remove makes the engine
+//! forget other objects too.
 //!
-//! Invariant: a client with [`PER_CLIENT`] of them waits until one of these is durable, for
-//! [`TURN_MAX`] at most, before its next invalidation is put in force, and so before that response.
-//! So it cannot use up the room that others need, and a device that hangs keeps no request for
-//! ever. If the engine has no room, an invalidation counts until there is room again.
-//! Cost: a lock for each unsafe request that may have changed a stored response, and a look at each
-//! of its client's invalidations.
+//! Invariant: a client with [`PER_CLIENT`] invalidations under way waits, for [`TURN_MAX`] at most,
+//! until one of them is durable. Only after this wait is the next invalidation put in force and the
+//! response sent. Therefore a client cannot use up the room that other clients need, and a device
+//! that hangs does not block a request for ever. If the engine has no room, an invalidation counts
+//! until there is room again. Cost: a lock for each unsafe request that may have changed a stored
+//! response, and a check for each of the client's invalidations.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -23,32 +23,32 @@ use hashcache_base::share::Network;
 
 /// Invalidations that a client may have under way without waiting.
 pub(super) const PER_CLIENT: usize = 64;
-/// Invalidations of a peer by HTCP that may be under way: its messages cannot wait, and not all
-/// peers send a message again that had no answer.
+/// Invalidations by HTCP that a peer may have under way: HTCP messages cannot wait, and not all
+/// peers repeat a message that got no answer.
 pub(super) const PER_PEER: usize = 1_024;
-/// Requests of a client that wait. Further ones go on at once: a client that does not stay for its
-/// responses must not fill memory with what waits.
+/// Client requests that may wait. Further requests continue at once: a client that disconnects
+/// before the responses must not fill memory with waiting requests.
 const WAITING_MAX: usize = 1_024;
-/// Longest wait of a request for its turn. The response to an unsafe request must not wait for a
-/// device that hangs: the invalidation is in force in memory all the same.
+/// Longest wait for a turn. The response to an unsafe request must not wait for a device that
+/// hangs; the invalidation is in force in memory anyway.
 const TURN_MAX: Duration = Duration::from_secs(1);
-/// Clients that are remembered before those whose invalidations are all durable are forgotten.
+/// How many clients are remembered before clients without pending invalidations are forgotten.
 const CLIENTS_KEPT: usize = 256;
 
-/// The invalidations of a client.
+/// A client's invalidations.
 #[derive(Default)]
 struct OfClient {
     under_way: Vec<Remove>,
     /// Requests that wait for their turn.
     waiting: usize,
-    /// Held by the request that is next: only that one looks at what is under way, or each
-    /// invalidation that becomes durable would wake all of them.
+    /// Held by the next request in line. Only that request polls the removes; otherwise each remove
+    /// that becomes durable would wake all waiting requests.
     line: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Clients {
     of_each: HashMap<Network, OfClient>,
-    /// Number of clients at which those without invalidations are forgotten.
+    /// When there are this many clients, the clients without invalidations are forgotten.
     prune_at: usize,
 }
 
@@ -62,7 +62,8 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// The cost is spread over as many new clients as there are old ones.
+    /// Forgets clients without invalidations. Doubling `prune_at` spreads the cost over as many new
+    /// clients as there are old clients.
     fn prune(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
         self.of_each.retain(|_, of_client| {
@@ -73,7 +74,7 @@ impl Clients {
     }
 }
 
-/// See the module's head.
+/// All clients' invalidations; see the module documentation.
 #[derive(Clone, Default)]
 pub(super) struct Unsettled(Arc<Mutex<Clients>>);
 
@@ -82,7 +83,7 @@ impl Unsettled {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether `client` has fewer than `most` invalidations under way.
+    /// Returns true if `client` has fewer than `most` invalidations under way.
     pub(super) fn has_turn(&self, client: Network, most: usize) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         self.poll_turn(client, most, &mut context).is_ready()
@@ -111,11 +112,11 @@ impl Unsettled {
             let _first = place.line.lock().await;
             poll_fn(|context| self.poll_turn(client, PER_CLIENT, context)).await;
         };
-        // An error: it goes on without its turn.
+        // On timeout the request continues without a turn.
         let _ = tokio::time::timeout(TURN_MAX, turn).await;
     }
 
-    /// Adds `removes` of `client`, which are in force.
+    /// Adds `removes` by `client`, which are in force.
     pub(super) fn add(&self, client: Network, removes: Vec<Remove>) {
         if removes.is_empty() {
             return;
@@ -128,8 +129,8 @@ impl Unsettled {
         let of_client = clients.of_each.entry(client).or_default();
         of_client.under_way.extend(removes);
         forget_done(&mut of_client.under_way, &mut context);
-        // So that clients that do not wait, because too many of their requests do, take no memory
-        // without bound. A remove that is dropped is in force and becomes durable all the same.
+        // If too many client requests wait, further requests do not wait; this bounds the memory
+        // for their removes. A dropped remove stays in force and becomes durable anyway.
         let too_many = of_client
             .under_way
             .len()
@@ -138,14 +139,15 @@ impl Unsettled {
     }
 }
 
-/// Drops the removes that are durable, in whatever order the devices are: one that hangs must not
-/// make those of others count. `context` is woken when one more is.
+/// Drops the removes that are durable, in any order, because a device that hangs must not make the
+/// finished removes on other devices count. `context` is woken when another remove is durable.
 fn forget_done(removes: &mut Vec<Remove>, context: &mut Context<'_>) {
-    // Not durable, because the device has failed, is no reason to wait: it is in force.
+    // A remove that cannot become durable because the device has failed is done too: it is in
+    // force.
     removes.retain_mut(|remove| Pin::new(remove).poll(context).is_pending());
 }
 
-/// The place of a request that waits for its turn.
+/// The place for a request that waits in line.
 struct Place<'a> {
     unsettled: &'a Unsettled,
     client: Network,

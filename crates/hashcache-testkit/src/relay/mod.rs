@@ -1,10 +1,11 @@
 //! A relay in front of a server on loopback: a link that tests make slow, lossy or broken.
 //!
-//! Tests and campaigns put it between two programs, for TCP or for UDP, and change it while it
-//! runs: delay, rate, loss, a hang, a cut, a wrong bit, a server that is gone and returns.
+//! Tests and campaigns put the relay between two programs, for TCP or for UDP, and change the link
+//! while it runs: delay, rate, loss, a hang, a cut, a wrong bit, a server that disappears and
+//! returns.
 //!
-//! Invariant: the relay keeps its port until it is dropped, also while nothing listens there; its
-//! tasks, connections and sockets end with it.
+//! Invariant: the relay keeps the port until it is dropped, also while nothing listens there;
+//! dropping the relay stops all tasks and closes all connections and sockets.
 //! Cost: at most 1 MiB for each direction of at most 256 connections, or 2048 datagrams.
 
 mod tcp;
@@ -34,40 +35,41 @@ pub struct Link {
     pub to_client: Way,
 }
 
-/// One direction of a link; the default passes everything on at once.
+/// One direction of a link; the default forwards everything immediately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Way {
-    /// How long each byte travels; also the end of a TCP connection. At most a day.
+    /// Delay for each byte, and for the FIN in TCP. At most a day.
     pub delay: Duration,
-    /// What all connections together get.
+    /// Rate that all connections share; `None` is unlimited.
     pub bytes_per_second: Option<NonZeroU64>,
-    /// Datagrams of a thousand that are lost. TCP loses nothing.
+    /// Datagrams lost, per thousand. TCP loses nothing.
     pub loss_per_mille: u16,
-    /// What breaks.
+    /// Fault in this direction.
     pub fault: Option<Fault>,
 }
 
-/// What breaks at a byte of a TCP connection or UDP flow, counted from 0 in each direction.
+/// A fault at a byte of a TCP connection or UDP flow, counted from 0 in each direction.
 ///
-/// UDP has no connection to hang or cut: the datagram with that byte and those after it are lost.
+/// UDP has no connection that could hang or be cut, so the datagram with that byte and all later
+/// datagrams are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// So many bytes pass; the rest waits until the fault is taken away. After 0 bytes to the
-    /// server, the relay accepts connections of which the server sees nothing.
+    /// After this many forwarded bytes the rest waits until the fault is removed. With 0 bytes to
+    /// the server, the relay accepts connections, but the server does not see them.
     HangAfter(u64),
-    /// So many bytes pass; the next one resets the connection on both sides.
+    /// After this many forwarded bytes the next byte resets the connection on both sides.
     CutAfter(u64),
-    /// This bit of this byte is inverted, for UDP in each datagram.
+    /// This bit in this byte is inverted; for UDP, in each datagram.
     FlipBit {
-        /// Which byte.
+        /// Byte index.
         byte: u64,
-        /// Which of its bits, from 0.
+        /// Bit index within the byte, from 0.
         bit: u8,
     },
 }
 
-/// A relay on a port of loopback, of 127.0.0.1 unless another address is named; it ends when
-/// dropped.
+/// A relay on a loopback port, at 127.0.0.1 unless another address is given; dropping it stops the
+/// relay.
 #[derive(Debug)]
 pub struct Relay {
     transport: Transport,
@@ -79,7 +81,7 @@ pub struct Relay {
     running: Option<Running>,
 }
 
-/// A relay that listens, until `stop` is dropped.
+/// Task while the relay listens; it stops when `stop` is dropped.
 #[derive(Debug)]
 struct Running {
     stop: oneshot::Sender<()>,
@@ -96,32 +98,32 @@ impl Relay {
     /// Starts a relay of TCP connections to `server`.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// If the port cannot be bound.
     pub fn tcp(server: SocketAddr) -> io::Result<Self> {
         Self::tcp_at(Ipv4Addr::LOCALHOST, server)
     }
 
-    /// The same on a port of another address of loopback, for programs that are known by their
-    /// addresses.
+    /// As [`Relay::tcp`], but at another loopback address, for programs that are identified by
+    /// their addresses.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// If the port cannot be bound.
     pub fn tcp_at(host: Ipv4Addr, server: SocketAddr) -> io::Result<Self> {
         Self::begin(Transport::Tcp, host, server, 0)
     }
 
-    /// Starts a relay of datagrams to `server`; `seed` decides which ones are lost.
+    /// Starts a relay of datagrams to `server`; `seed` determines which datagrams are lost.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// If the port cannot be bound.
     pub fn udp(server: SocketAddr, seed: u64) -> io::Result<Self> {
         Self::udp_at(Ipv4Addr::LOCALHOST, server, seed)
     }
 
-    /// The same on a port of another address of loopback.
+    /// As [`Relay::udp`], but at another loopback address.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// If the port cannot be bound.
     pub fn udp_at(host: Ipv4Addr, server: SocketAddr, seed: u64) -> io::Result<Self> {
         Self::begin(Transport::Udp, host, server, seed)
     }
@@ -134,12 +136,13 @@ impl Relay {
     ) -> io::Result<Self> {
         let reserved = transport.socket()?;
         reserved.bind(&SockAddr::from(SocketAddr::from((host, 0))))?;
-        // Only now: the system may give one UDP port to two sockets that both have this option.
+        // Set only after `bind`: the system may give one UDP port to two sockets that both have
+        // this option.
         reserved.set_reuse_address(true)?;
         let address = reserved.local_addr()?.as_socket();
         let address = address.ok_or(io::ErrorKind::AddrNotAvailable)?;
         if let Transport::Udp = transport {
-            // A connected socket receives from its peer alone. Thus datagrams find nothing here
+            // A connected socket receives only from its peer. Therefore datagrams find no receiver
             // while the relay is stopped, as with a server that is not running.
             reserved.connect(&SockAddr::from(address))?;
         }
@@ -155,19 +158,19 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Where clients reach the server.
+    /// Address at which clients reach the server.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connections that it has accepted so far; datagrams are not counted.
+    /// Connections accepted so far; datagrams are not counted.
     #[must_use]
     pub fn accepted(&self) -> usize {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
-    /// Bytes that have left it in TCP connections so far: to the server, and to clients.
+    /// Bytes forwarded in TCP connections so far: to the server, and to clients.
     #[must_use]
     pub fn passed_bytes(&self) -> [u64; 2] {
         self.shared
@@ -176,37 +179,37 @@ impl Relay {
             .map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
-    /// Changes the link. Delay, rate and loss apply to bytes that arrive from now on, faults to
-    /// all bytes that have not left yet.
+    /// Changes the link. Delay, rate and loss apply to bytes that arrive after this call, faults to
+    /// all bytes that have not been forwarded yet.
     pub fn change(&self, change: impl FnOnce(&mut Link)) {
         self.shared
             .state
             .send_modify(|state| change(&mut state.link));
-        // What an earlier, slower rate has promised no longer holds.
+        // These times were computed with the earlier rate, which may have been slower.
         for free_at in &self.shared.free_at {
             *free_at.lock().unwrap_or_else(PoisonError::into_inner) = now();
         }
     }
 
-    /// Resets all connections that it has accepted, or forgets all flows; new ones work.
+    /// Resets all accepted connections, or drops all flows; new connections and flows work.
     pub fn kill_connections(&self) {
         self.shared.state.send_modify(|state| state.killed += 1);
     }
 
-    /// Makes the server unreachable: all connections are reset, and new ones refused. Returns when
-    /// that is so.
+    /// Makes the server unreachable: resets all connections and refuses new ones. Returns when this
+    /// is done.
     pub async fn stop(&mut self) {
         if let Some(Running { stop, task }) = self.running.take() {
             drop(stop);
-            // An error would be a panic, which the task has reported.
+            // An error would be a panic, which the task has already reported.
             let _ = task.await;
         }
     }
 
-    /// Listens again, at the same address; nothing changes if it does already.
+    /// Listens again at the same address; does nothing if the relay listens already.
     ///
     /// # Errors
-    /// When the system refuses to listen.
+    /// If the system refuses to listen.
     pub fn start(&mut self) -> io::Result<()> {
         if self.running.is_some() {
             return Ok(());
@@ -248,22 +251,23 @@ enum Direction {
     ToClient,
 }
 
-/// What the tasks of a relay share.
+/// State that the relay tasks share.
 #[derive(Debug)]
 struct Shared {
     state: watch::Sender<State>,
-    /// For each direction, when the link has sent all that it has accepted.
+    /// For each direction, the time at which the link will have sent all bytes that it has
+    /// accepted.
     free_at: [Mutex<Instant>; 2],
     random: Mutex<u64>,
     accepted: AtomicUsize,
-    /// Bytes that have left, for each direction.
+    /// Bytes forwarded, for each direction.
     passed: [AtomicU64; 2],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     link: Link,
-    /// How often all connections were killed.
+    /// Number of times that all connections were killed.
     killed: u64,
 }
 
@@ -282,7 +286,7 @@ impl Shared {
         self.state.borrow().way(direction)
     }
 
-    /// When bytes that arrive now are to leave.
+    /// Returns the time at which bytes that arrive now must be forwarded.
     fn due(&self, direction: Direction, bytes: usize) -> Instant {
         let way = self.way(direction);
         let sent = match way.bytes_per_second {
@@ -300,10 +304,10 @@ impl Shared {
         sent + way.delay.min(DELAY_MAX)
     }
 
-    /// Whether the next datagram is lost.
+    /// Returns true if the next datagram is lost.
     fn loses(&self, direction: Direction) -> bool {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
-        // SplitMix64. A number is drawn for every datagram, so that a change of the share changes
+        // SplitMix64. A number is drawn for every datagram, so that a different loss rate changes
         // no later draw.
         *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = *random;
@@ -322,14 +326,15 @@ impl State {
     }
 }
 
-/// Waits until `due`. A timer would round a moment that has passed up to the next millisecond.
+/// Waits until `due`. A time in the past is skipped, because the timer would round it up to the
+/// next millisecond.
 async fn wait_until(due: Instant) {
     if due > now() {
         tokio::time::sleep_until(due).await;
     }
 }
 
-/// The clock of the runtime, which tests may pause.
+/// The runtime clock, which tests may pause.
 fn now() -> Instant {
     Instant::now()
 }

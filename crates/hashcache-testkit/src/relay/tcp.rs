@@ -1,11 +1,11 @@
-//! Connections through a relay.
+//! TCP connections through a relay.
 //!
-//! Each direction of a connection is a reader, a queue of pieces with the moment at which each is
-//! to leave, and a writer. A full queue stops the reader, so a peer that sends into a hang is
-//! stopped by TCP itself.
+//! Each direction of a connection is a reader, a queue of pieces and a writer; each piece has the
+//! time at which it must be forwarded. A full queue stops the reader, so TCP flow control stops a
+//! peer that sends while the link hangs.
 //!
-//! Invariant: a connection that does not end by a FIN in both directions ends by a RST on both
-//! sides; no byte passes that a fault holds back.
+//! Invariant: a connection that is not closed by a FIN in both directions is reset on both sides;
+//! no byte that a fault holds back is forwarded.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,12 +36,13 @@ pub(super) async fn run(
             _ = &mut stopped => break,
             accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
                 Ok((client, _)) => {
-                    // Read here: a connection that is accepted later is not killed.
+                    // Read before the task starts: only connections accepted before a kill are
+                    // killed.
                     let killed = shared.state.borrow().killed;
                     shared.accepted.fetch_add(1, Ordering::Relaxed);
                     connections.spawn(connection(client, server, killed, shared.clone()));
                 }
-                // No descriptors are left, for example.
+                // For example, no file descriptors are left.
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             },
             Some(_) = connections.join_next() => {}
@@ -54,14 +55,14 @@ pub(super) async fn run(
 async fn connection(client: TcpStream, server: SocketAddr, killed: u64, shared: Arc<Shared>) {
     let mut state = shared.state.subscribe();
     tokio::select! {
-        // An error has reset both sides.
+        // After an error both sides have been reset.
         _ = relayed(client, server, &shared) => {}
-        // The sender is in `shared`, so this returns for no other reason.
+        // The sender is in `shared`, so this cannot fail: it returns only after a kill.
         _ = state.wait_for(|state| state.killed != killed) => {}
     }
 }
 
-/// Connects to the server and passes both directions on; a RST ends both sides if this is dropped.
+/// Connects to the server and forwards both directions; dropping this future resets both sides.
 async fn relayed(mut client: TcpStream, server: SocketAddr, shared: &Shared) -> io::Result<()> {
     client.set_zero_linger()?;
     client.set_nodelay(true)?;
@@ -70,7 +71,7 @@ async fn relayed(mut client: TcpStream, server: SocketAddr, shared: &Shared) -> 
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // Before it connects: the server may have accepted when the connection is killed.
+    // Set before `connect`: the server may already have accepted when the connection is killed.
     socket.set_zero_linger()?;
     // Nagle's algorithm would add delays of its own.
     socket.set_nodelay(true)?;
@@ -81,12 +82,12 @@ async fn relayed(mut client: TcpStream, server: SocketAddr, shared: &Shared) -> 
         pass(shared, Direction::ToServer, from_client, to_server),
         pass(shared, Direction::ToClient, from_server, to_client),
     )?;
-    // A RST now would take from a slow reader what it has not read yet.
+    // Close without RST: a RST now would discard data that a slow reader has not read yet.
     SockRef::from(&client).set_linger(None)?;
     SockRef::from(&server).set_linger(None)
 }
 
-/// Passes one direction on until its FIN.
+/// Forwards one direction until its FIN.
 async fn pass(
     shared: &Shared,
     direction: Direction,
@@ -100,7 +101,7 @@ async fn pass(
             let room = piece_bytes(shared, direction);
             let read = from.read(&mut buffer[..room]).await?;
             let due = shared.due(direction, read);
-            // An empty piece is the FIN. The queue closes only after an error of the writer.
+            // An empty piece is the FIN. The queue closes only after a write error.
             let sent = queue.send((due, buffer[..read].to_vec())).await;
             if read == 0 || sent.is_err() {
                 return io::Result::Ok(());
@@ -122,7 +123,7 @@ async fn pass(
     tokio::try_join!(reading, writing).map(|_| ())
 }
 
-/// Writes a piece as far as faults allow; waits where they hang, fails where they cut.
+/// Writes a piece as far as faults allow: waits if the link hangs, fails if the link is cut.
 async fn deliver(
     shared: &Shared,
     direction: Direction,
@@ -148,7 +149,11 @@ async fn deliver(
     Ok(())
 }
 
-/// How many bytes may pass after these; waits while it is none.
+/// Returns how many bytes may be forwarded after `passed` bytes; waits while it is zero because of
+/// a hang.
+///
+/// # Errors
+/// `ConnectionReset` if the link is cut at this byte.
 async fn permit(shared: &Shared, direction: Direction, passed: u64) -> io::Result<u64> {
     let room = |fault| match fault {
         Some(Fault::HangAfter(bytes) | Fault::CutAfter(bytes)) => {
@@ -171,7 +176,7 @@ async fn permit(shared: &Shared, direction: Direction, passed: u64) -> io::Resul
     }
 }
 
-/// Small at a low rate, so that the bytes trickle.
+/// Returns the maximum piece size; small at a low rate, so that bytes arrive evenly.
 fn piece_bytes(shared: &Shared, direction: Direction) -> usize {
     let Some(rate) = shared.way(direction).bytes_per_second else {
         return PIECE_BYTES;

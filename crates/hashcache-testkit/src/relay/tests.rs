@@ -1,4 +1,4 @@
-//! The relay between sockets of the test, by paused time.
+//! Tests of the relay between sockets of the test, in paused time.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -39,7 +39,7 @@ async fn receive(socket: &UdpSocket) -> (Vec<u8>, SocketAddr) {
     (buffer[..length].to_vec(), from)
 }
 
-/// An hour of paused time in which nothing arrives.
+/// An hour of paused time, in which no bytes arrive.
 async fn silence(socket: &mut TcpStream) {
     let read = timeout(HOUR, socket.read_u8()).await;
     assert!(read.is_err(), "{read:?}");
@@ -50,7 +50,7 @@ async fn is_reset(mut socket: TcpStream) -> bool {
     read.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
 }
 
-/// Whether no other program can have the port.
+/// Returns true if no other program can get the port.
 fn is_reserved(address: SocketAddr, kind: Type) -> bool {
     let socket = Socket::new(Domain::IPV4, kind, None).unwrap();
     let bound = socket.bind(&SockAddr::from(address));
@@ -310,7 +310,7 @@ async fn datagrams_are_delayed_and_broken_at_the_byte_named() {
     assert_eq!(receive(&server).await.0, b"a");
     relay.change(|link| {
         link.to_server = Way::default();
-        // Seven bytes were sent, so two more pass.
+        // Seven bytes were sent before, so two more are forwarded.
         link.to_server.fault = Some(Fault::HangAfter(9));
     });
     for datagram in [b"bb", b"cc", b"dd"] {
@@ -320,7 +320,7 @@ async fn datagrams_are_delayed_and_broken_at_the_byte_named() {
     assert!(timeout(HOUR, receive(&server)).await.is_err());
 }
 
-/// Numbers of a thousand datagrams that arrive.
+/// Returns the numbers of the datagrams that arrive, out of a thousand.
 async fn arrivals(seed: u64, loss_per_mille: u16) -> Vec<u16> {
     let (relay, server, client) = udp(seed).await;
     relay.change(|link| link.to_server.loss_per_mille = loss_per_mille);

@@ -1,11 +1,12 @@
-//! Datagrams through a relay.
+//! UDP datagrams through a relay.
 //!
-//! Each client address is a flow with a socket of its own to the server, so that answers find the
-//! way back. Each direction of a flow is a queue of datagrams with the moment at which each is to
-//! leave.
+//! Each client address is a flow with a separate socket to the server, so that answers reach the
+//! right client. Each direction of a flow is a queue of datagrams; each datagram has the time at
+//! which it must be forwarded.
 //!
-//! Invariant: at most [`FLOWS_MAX`] flows and [`DATAGRAMS_MAX`] datagrams wait in a relay. The flow
-//! that was silent longest gives way to a new one; a datagram without room is lost.
+//! Invariant: a relay has at most [`FLOWS_MAX`] flows, and at most [`DATAGRAMS_MAX`] datagrams wait
+//! in it. A new flow replaces the flow that has not received a client's datagram for the longest
+//! time; a datagram without room is lost.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,7 +21,7 @@ use tokio::time::Instant;
 
 use super::{Direction, Fault, Shared, wait_until};
 
-/// Relays datagrams until `stopped` is closed, then forgets all flows.
+/// Forwards datagrams until `stopped` is closed, then drops all flows.
 pub(super) async fn run(
     public: UdpSocket,
     server: SocketAddr,
@@ -40,7 +41,8 @@ pub(super) async fn run(
     let mut received: u64 = 0;
     loop {
         tokio::select! {
-            // First: what was killed before a datagram arrived does not answer it.
+            // `biased`, with the kill before the datagram: a flow killed before a datagram arrived
+            // must not forward the datagram.
             biased;
             _ = &mut stopped => break,
             Ok(state) = state.wait_for(|state| state.killed != killed) => {
@@ -48,7 +50,7 @@ pub(super) async fn run(
                 flows.clear();
             }
             got = relay.public.recv_from(&mut buffer) => {
-                // An error is a report about an earlier datagram that found nobody.
+                // An error reports that an earlier datagram found no receiver.
                 let Ok((length, client)) = got else { continue };
                 let Some(datagram) = relay.admit(Direction::ToServer, &buffer[..length]) else {
                     continue;
@@ -58,7 +60,7 @@ pub(super) async fn run(
                     Entry::Occupied(flow) => flow.into_mut(),
                     Entry::Vacant(place) => match Flow::start(&relay, client) {
                         Ok(flow) => place.insert(flow),
-                        // Without a socket for it the datagram is lost.
+                        // Without a socket for the flow the datagram is lost.
                         Err(_) => continue,
                     },
                 };
@@ -69,13 +71,13 @@ pub(super) async fn run(
             }
         }
     }
-    // The flows hold the socket too: it is closed when their tasks have ended.
+    // The flows also hold the public socket: it is closed only when all their tasks have stopped.
     for mut flow in flows.into_values() {
         flow.tasks.shutdown().await;
     }
 }
 
-/// Ends the flow that was silent longest, if `client` needs its place.
+/// Drops the flow without a client datagram for the longest time, if `client` needs the place.
 fn make_room(flows: &mut HashMap<SocketAddr, Flow>, client: SocketAddr) {
     if flows.len() < FLOWS_MAX || flows.contains_key(&client) {
         return;
@@ -85,7 +87,7 @@ fn make_room(flows: &mut HashMap<SocketAddr, Flow>, client: SocketAddr) {
     oldest.and_then(|client| flows.remove(&client));
 }
 
-/// What the flows of a relay share.
+/// State that the relay flows share.
 struct UdpRelay {
     public: UdpSocket,
     server: SocketAddr,
@@ -93,7 +95,7 @@ struct UdpRelay {
     shared: Arc<Shared>,
 }
 
-/// A client and its socket to the server; ends when dropped.
+/// A client and the socket to the server for this client; dropping it stops the tasks.
 struct Flow {
     to_server: mpsc::UnboundedSender<Datagram>,
     last_used: u64,
@@ -103,12 +105,12 @@ struct Flow {
 struct Datagram {
     due: Instant,
     content: Vec<u8>,
-    /// Given back when it has left.
+    /// Returned when the datagram has been forwarded.
     _place: OwnedSemaphorePermit,
 }
 
 impl UdpRelay {
-    /// A datagram that arrived now, unless it is lost.
+    /// Returns a queue entry for a datagram that arrived now, or `None` if the datagram is lost.
     fn admit(&self, direction: Direction, content: &[u8]) -> Option<Datagram> {
         if self.shared.loses(direction) {
             return None;
@@ -121,7 +123,7 @@ impl UdpRelay {
         })
     }
 
-    /// Gives each datagram of a queue to `send` when it is due, as faults allow.
+    /// Passes each datagram of a queue to `send` when it is due, as far as faults allow.
     async fn deliver<Sent: Future<Output = io::Result<usize>>>(
         &self,
         direction: Direction,
@@ -145,7 +147,7 @@ impl UdpRelay {
                 }
                 _ => {}
             }
-            // An error is a datagram that found nobody: it is lost, as on a network.
+            // An error means that no receiver was found: the datagram is lost, as on a network.
             let _ = send(content).await;
         }
     }
@@ -180,7 +182,7 @@ impl Flow {
         tasks.spawn(async move {
             let mut buffer = vec![0; DATAGRAM_BYTES];
             loop {
-                // An error is a report that the server is not there; it may return.
+                // An error reports that the server is not running; it may return.
                 let Ok(length) = socket.recv(&mut buffer).await else {
                     continue;
                 };

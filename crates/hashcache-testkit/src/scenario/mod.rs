@@ -1,12 +1,12 @@
-//! Scenarios against a running proxy: properties that must hold however it is interrupted, killed
-//! or deceived.
+//! Scenarios against a running proxy: properties that must hold even if the proxy is interrupted,
+//! killed or receives false data.
 //!
 //! `cargo campaign never-wrong`, `followers`, `purges` and `smuggling` run them in full, the tests
-//! of `hashcache-cli` in short form, against the real binary. A scenario gets a proxy's address and
-//! reports its observations; the caller starts and kills the process.
+//! of `hashcache-cli` in short form, against the real binary. A scenario gets the address of a
+//! proxy and reports observations; the caller starts and kills the process.
 //!
-//! Invariant: every check uses this crate's own readers, which share no code with the proxy or with
-//! hyper. Every wait has an end, and a missing response is a fault like any other.
+//! Invariant: every check uses the readers of this crate, which share no code with the proxy or
+//! with hyper. Every wait has a time limit, and a missing response is a fault like any other.
 
 pub mod followers;
 pub mod hostile;
@@ -19,21 +19,21 @@ pub mod smuggling;
 
 use std::fmt;
 
-/// What became of one part of a scenario.
+/// Result for one part of a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Which part.
+    /// Part name.
     pub name: String,
-    /// What happened, in a few words.
+    /// Summarized observations.
     pub seen: String,
-    /// What must not have happened; empty when all is well.
+    /// Violated expectations; empty if the part has passed.
     pub faults: Vec<String>,
     /// Measurements, for comparing runs.
     pub figures: Vec<(&'static str, f64)>,
 }
 
 impl Verdict {
-    /// A part in which nothing has happened yet.
+    /// Returns a verdict without observations and faults.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -42,23 +42,23 @@ impl Verdict {
         }
     }
 
-    /// Whether all is well.
+    /// Returns true if there is no fault.
     #[must_use]
     pub fn is_well(&self) -> bool {
         self.faults.is_empty()
     }
 
-    /// Notes what was measured.
+    /// Records a measurement.
     pub fn figure(&mut self, name: &'static str, value: f64) {
         self.figures.push((name, value));
     }
 
-    /// Notes a fault.
+    /// Records a fault.
     pub fn fault(&mut self, what: impl Into<String>) {
         self.faults.push(what.into());
     }
 
-    /// Notes a fault unless `holds`.
+    /// Records a fault unless `holds`.
     pub fn expect(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
         if !holds {
             self.faults.push(otherwise());

@@ -1,11 +1,12 @@
-//! Many clients, one large object, random ranges: each byte is fetched once, and none is mixed up.
+//! Many clients, one large object, random ranges: each byte is fetched once, and two versions are
+//! never mixed.
 //!
-//! The origin serves generated content in ranges and counts what it sends. Ranges begin and end
-//! anywhere, so nearly every one of them shares a page with others that are asked for at the same
-//! time.
+//! The origin serves generated content in ranges and counts the bytes sent. Ranges start and stop
+//! at any byte, so nearly every range shares a page with ranges that other clients request at the
+//! same time.
 //!
-//! Invariant: a body is judged by the entity tag it came with: each of its bytes must be of that
-//! version. A body that breaks off must be right as far as it came.
+//! Invariant: a body is judged by the entity tag of the response: each byte must belong to that
+//! version. If a body breaks off, the bytes before the break must be correct.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,53 +22,54 @@ use super::Verdict;
 use crate::content::{self, Content};
 use crate::{BodyEnd, Client, Origin, RawRequest, Response, Script};
 
-/// What the origin's entity tag is like.
+/// The origin's entity tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
-    /// Strong, and the same from first to last.
+    /// Strong, and unchanged during the run.
     Strong,
-    /// Strong, and another one from the middle on, with other content.
+    /// Strong; after half of the requests another tag and other content.
     Changing,
     /// Weak.
     Weak,
 }
 
-/// A storm.
+/// Parameters for a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Storm {
-    /// Where the proxy listens.
+    /// Proxy address.
     pub proxy: SocketAddr,
-    /// Clients at once.
+    /// Concurrent clients.
     pub clients: u64,
-    /// Ranges that each of them asks for, one after another.
+    /// Ranges that each client requests, one after the other.
     pub ranges: u64,
-    /// Size of the object, bytes.
+    /// Object size, bytes.
     pub object_bytes: u64,
-    /// Size of a range, bytes.
+    /// Range size, bytes.
     pub range_bytes: u64,
-    /// What the origin's entity tag is like.
+    /// The origin's entity tag.
     pub tag: Tag,
 }
 
-/// More than this in parts of what was asked for must not leave the origin.
+/// Limit for the bytes that the origin sends, as a multiple of the bytes requested.
 const ORIGIN_SHARE_MAX: f64 = 1.02;
 const PAGE: u64 = 64 << 10;
 const SEED: u64 = 7;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What the origin sends of a whole object before it breaks off: nobody here asks for that.
+/// Bytes of the whole object that the origin sends before it breaks off, because no client requests
+/// the whole object.
 const WHOLE_SENT: u64 = 64 << 10;
 
-/// What the origin does, and has done.
+/// Origin state and counters.
 struct Source {
     storm: Storm,
     path: String,
     version: AtomicU64,
     asked: AtomicU64,
     sent_bytes: AtomicU64,
-    /// Ranges served, by If-Range or without.
+    /// Ranges served, with or without If-Range.
     parts: AtomicU64,
     combined: AtomicU64,
-    /// Answers of the whole, broken off.
+    /// Responses with the whole object, broken off.
     wholes: AtomicU64,
 }
 
@@ -120,14 +122,14 @@ impl Source {
     }
 }
 
-/// `bytes=first-last`, as far as there is content.
+/// Parses `bytes=first-last` and limits the range to the content.
 fn parse(range: &str, length: u64) -> Option<RangeInclusive<u64>> {
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
     let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
     (first <= last && first < length).then(|| first..=last.min(length - 1))
 }
 
-/// What one client saw.
+/// Results for one client.
 #[derive(Default)]
 struct Seen {
     whole: u64,
@@ -136,7 +138,7 @@ struct Seen {
     asked: Vec<RangeInclusive<u64>>,
 }
 
-/// Plays it.
+/// Plays the scenario.
 pub async fn play(storm: Storm) -> Verdict {
     let mut verdict = Verdict::new(format!(
         "{:?} tag, {} clients × {} ranges of {} kB in {} MB",
@@ -231,7 +233,7 @@ fn judge(source: &Source, all: Seen, verdict: &mut Verdict) {
 
 const FAULTS_SHOWN: usize = 5;
 
-/// The bytes of all `ranges` together, rounded out to pages.
+/// Size of the union of all `ranges`, each extended to whole pages.
 fn union_bytes(ranges: Vec<RangeInclusive<u64>>, length: u64) -> u64 {
     let pages = usize::try_from(length.div_ceil(PAGE)).unwrap_or(0);
     let mut asked = vec![false; pages];
@@ -297,7 +299,7 @@ async fn ask(
     answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-/// Whether a response is the range asked for, of the version it says it is.
+/// Checks that a response is the requested range, of the version that the entity tag names.
 fn check(source: &Source, range: &RangeInclusive<u64>, response: &Response) -> Result<(), String> {
     if response.status != 206 {
         return Err(format!("status {}", response.status));
@@ -327,8 +329,8 @@ fn check(source: &Source, range: &RangeInclusive<u64>, response: &Response) -> R
 struct Random(u64);
 
 impl Random {
-    /// A client's own: seeds that lie a step apart would give all clients the same numbers, one
-    /// ask later each.
+    /// Random numbers for a client. Seeds that differ by one step would give all clients the same
+    /// numbers, shifted by one request for each client.
     fn of(client: u64) -> Self {
         Self(Self(SEED ^ client.rotate_left(32)).below(u64::MAX))
     }

@@ -1,10 +1,11 @@
-//! One client's special request must not decide what a plain one gets.
+//! A special request from one client must not determine the response to a plain request.
 //!
-//! A range, a condition, credentials or content change the answer without `Vary`: the cache alone
-//! knows that it is not the answer to a plain GET. Each case is played three ways: the special
-//! request first, the plain one while the special one is under way, and the plain one first.
+//! A range, a condition, credentials or content change the response without `Vary`, so the cache
+//! itself must know that it is not the response to a plain GET. Each case is played in three
+//! orders: the special request first, the plain request while the special one is in progress, and
+//! the plain request first.
 //!
-//! Invariant: a plain GET gets the plain content whole, whatever anybody else asked.
+//! Invariant: a plain GET gets the complete plain content, whatever other clients have requested.
 
 use std::io;
 use std::time::Duration;
@@ -15,24 +16,24 @@ use super::Verdict;
 use super::smuggling::Place;
 use crate::{BodyEnd, Client, Gate, Origin, RawRequest, Response, Script};
 
-/// A request that is special, and what the origin answers.
+/// A special request and the origin's response to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Special {
-    /// What to call it.
+    /// Case name.
     pub name: &'static str,
-    /// Its method.
+    /// Request method.
     pub method: &'static str,
-    /// Its field lines, with CRLF.
+    /// Request field lines, with CRLF.
     pub fields: &'static str,
-    /// Its content.
+    /// Request content.
     pub content: &'static str,
-    /// How the origin tells it from a plain one.
+    /// How the origin distinguishes the request from a plain GET.
     told_by: ToldBy,
-    /// The status it answers with.
+    /// Response status.
     pub status: u16,
-    /// Fields of the answer.
+    /// Response fields.
     answer_fields: &'static [(&'static str, &'static str)],
-    /// The content of the answer.
+    /// Response content.
     answer: &'static str,
 }
 
@@ -123,10 +124,10 @@ impl Special {
     }
 }
 
-/// An origin that answers `/special/NUMBER/…` as that case of [`SPECIALS`] says.
+/// Starts an origin that answers `/special/NUMBER/…` according to that case of [`SPECIALS`].
 ///
 /// # Errors
-/// When no port can be had.
+/// If the listener cannot be bound.
 pub async fn start_origin() -> io::Result<Origin> {
     Origin::start(|request| {
         let target = request.target();
@@ -154,7 +155,7 @@ pub async fn start_origin() -> io::Result<Origin> {
     .await
 }
 
-/// Plays all cases at `place`, whose origin is one of [`start_origin`].
+/// Plays all cases at `place`, with an origin from [`start_origin`].
 pub async fn play_all(place: &Place<'_>) -> Vec<Verdict> {
     let mut verdicts = vec![];
     for (number, case) in SPECIALS.iter().enumerate() {
@@ -190,7 +191,7 @@ async fn play(place: &Place<'_>, case: &Special, number: usize) -> Verdict {
     let target = format!("{base}/{SLOW}");
     let request = case.request(&target, &host);
     let beside = async {
-        // Lets the special one be the first; when it is not, the case is the next one.
+        // Gives the special request time to be the first; otherwise this case equals the next one.
         sleep(BESIDE_AFTER).await;
         ask(place, "GET", &plain(&target)).await
     };
@@ -241,7 +242,7 @@ async fn ask(place: &Place<'_>, method: &str, request: &str) -> io::Result<Respo
 
 const PLAIN: &str = "plain";
 const SLOW: &str = "slow";
-/// Less than followers wait for a leader's head.
+/// Shorter than the time that followers wait for a leader's response head.
 const SLOW_TIME: Duration = Duration::from_millis(120);
 const BESIDE_AFTER: Duration = Duration::from_millis(40);
 const PATIENCE: Duration = Duration::from_secs(20);

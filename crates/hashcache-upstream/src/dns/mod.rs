@@ -1,12 +1,12 @@
 //! DNS: one cache for the process; lookups run on the core that needs them.
 //!
 //! Called by `connect`. A fresh answer is taken from `table` without leaving the core. Otherwise
-//! there is at most one lookup per name, on any core, and all callers wait for it. `source` does
-//! the lookup: hosts file, resolvers, the system for `.local`, or the one server of an own domain.
+//! there is at most a single lookup per name, on any core, and all callers wait for it. `source`
+//! does the lookup: hosts file, resolvers, the system for `.local`, or the server of an own domain.
 //!
 //! Invariants: while the resolvers do not answer, an answer up to three days old is served. A name
 //! that is known not to exist never gets an old address.
-//! Cost: one lock and one hash for a known name; at most `TABLE_NAMES` names are kept.
+//! Cost: a lock and a hash for a known name; at most `TABLE_NAMES` names are kept.
 
 mod outcome;
 mod source;
@@ -45,7 +45,7 @@ struct DnsShared {
 }
 
 impl DnsCache {
-    /// An empty table; a lookup takes at most `dns_time`.
+    /// Makes an empty cache; a lookup takes at most `dns_time`.
     pub fn new(servers: NameServers, dns_time: Duration) -> Self {
         let table = Mutex::new(Table::new(TABLE_NAMES));
         let system = FairPermits::new(source::SYSTEM_LOOKUPS);
@@ -63,16 +63,16 @@ impl DnsCache {
     }
 }
 
-/// Looks names up on one core.
+/// Looks names up on a core.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
     names: DnsCache,
     source: Rc<DnsSource>,
-    /// Domains with name servers of their own.
+    /// Domains with separate name servers.
     domains: Rc<[(OwnDomain, Rc<DnsSource>)]>,
 }
 
-/// A name, its source, and its key in the table.
+/// A name, the source to query, and the key in the table.
 struct NameLookup {
     name: String,
     source: Rc<DnsSource>,
@@ -80,7 +80,7 @@ struct NameLookup {
 }
 
 impl Resolver {
-    /// A resolver for the calling core; its lookups run as local tasks.
+    /// Makes a resolver for the calling core; the lookups run as local tasks.
     pub(crate) fn new(names: DnsCache) -> Self {
         let DnsShared {
             servers,
@@ -96,7 +96,8 @@ impl Resolver {
         }
     }
 
-    /// The same; names in these domains are asked for at the domain's own server alone.
+    /// Sets separate servers: a name in any of these domains is looked up only at that domain's
+    /// server.
     pub(crate) fn with_domains(self, domains: &[OwnDomain]) -> Self {
         let DnsShared {
             dns_time, system, ..
@@ -111,8 +112,8 @@ impl Resolver {
         Self { domains, ..self }
     }
 
-    /// Where `name` is looked up. The key tells the answers of different servers apart: a reload
-    /// may give a domain another one.
+    /// Chooses the source for `name`. The key keeps the answers from different servers apart,
+    /// because a reload may give a domain another server.
     fn lookup(&self, name: String) -> NameLookup {
         let mut domains = self.domains.iter();
         match domains.find(|(domain, _)| domain.contains(&name)) {
@@ -129,8 +130,8 @@ impl Resolver {
         }
     }
 
-    /// The addresses of `name`, with IPv6 addresses only if `ipv6` says that they can be reached. A
-    /// lookup that this begins counts for `client`.
+    /// Returns the addresses of `name`, with IPv6 addresses only if `ipv6` is set (they can be
+    /// reached). A lookup that this call starts counts for `client`.
     pub(crate) async fn resolve(
         &self,
         name: &str,
@@ -149,7 +150,7 @@ impl Resolver {
         let dns_time = self.names.0.dns_time;
         let deadline = Instant::now() + dns_time;
         loop {
-            // A statement of its own, so that the lock is released before any await.
+            // A separate statement, so that the lock is released before any await.
             let answer = self.names.table().find(&lookup.key, Instant::now());
             match answer {
                 TableAnswer::Known(outcome) => return outcome.into_result(dns_time),
@@ -163,7 +164,7 @@ impl Resolver {
         }
     }
 
-    /// Waits for a lookup; `None` if it was given up and must begin anew.
+    /// Waits for a lookup; `None` if the lookup was given up and must be started again.
     async fn wait(
         &self,
         mut pending: PendingLookup,
@@ -172,7 +173,7 @@ impl Resolver {
     ) -> Option<Result<Addresses, Failure>> {
         let landed = pending.wait_for(Option::is_some);
         if let Some(stale) = stale {
-            // For a client an old answer now is worth more than a fresh one in five seconds (RFC
+            // For a client an old answer now is worth more than a fresh answer in five seconds (RFC
             // 8767, section 5). The lookup continues for later callers.
             return match timeout(STALE_AFTER, landed).await {
                 Ok(outcome) => Self::outcome(outcome.ok()?.as_ref(), self.names.0.dns_time),
@@ -192,8 +193,8 @@ impl Resolver {
         outcome.map(|outcome| outcome.clone().into_result(limit))
     }
 
-    /// Begins a lookup as a task of its own: it serves other callers too, so it must not end with
-    /// the first client.
+    /// Starts a lookup as a separate task: it serves other callers too, so it must not be cancelled
+    /// with the first client.
     fn start(&self, lookup: &NameLookup, ipv6: bool, client: Option<Network>) {
         let (landed, pending) = watch::channel(None);
         let key = lookup.key.clone();
@@ -224,7 +225,8 @@ impl Resolver {
     }
 }
 
-/// Clears a lookup whose task ends in any way, so that no name stays pending when its core ends.
+/// Clears a lookup when the task finishes in any way, so that no name stays pending when the core
+/// stops.
 struct LookupGuard {
     names: DnsCache,
     key: String,
@@ -240,7 +242,7 @@ impl Drop for LookupGuard {
     }
 }
 
-/// How long a client waits for a lookup when there is an old answer.
+/// Time for which a client waits for a lookup if there is an old answer.
 const STALE_AFTER: Duration = Duration::from_millis(1800);
 
 /// Names kept in memory; each costs some 200 bytes.

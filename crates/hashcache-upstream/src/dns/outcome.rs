@@ -23,7 +23,7 @@ pub(super) enum LookupOutcome {
 }
 
 impl LookupOutcome {
-    /// The same as a result; `limit` is the time a lookup may take.
+    /// Converts to a result; `limit` is the time a lookup may take.
     pub(super) fn into_result(self, limit: Duration) -> Result<Addresses, Failure> {
         match self {
             Self::Found(addresses) => Ok(addresses),
@@ -34,7 +34,7 @@ impl LookupOutcome {
     }
 }
 
-/// Outcome of a lookup, with its time to live.
+/// Outcome of a lookup, with the time to live.
 #[derive(Clone, Debug)]
 pub(super) struct LookupResult {
     pub(super) outcome: LookupOutcome,

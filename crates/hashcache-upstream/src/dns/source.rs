@@ -1,9 +1,9 @@
-//! The sources of addresses: the hosts file, the resolvers of `resolv.conf`, or the system's own
-//! lookup for `.local`.
+//! The sources of addresses: the hosts file, the resolvers of `resolv.conf`, or the system lookup
+//! for `.local`.
 //!
-//! One per core, owned by `dns::Resolver`; hickory sends the queries. When a lookup finds that 10 s
-//! have passed, both files are checked for changes, so a laptop can change networks without a
-//! restart of the proxy.
+//! One per core, owned by `dns::Resolver`; hickory sends the queries. If 10 s have passed since the
+//! last check, a lookup checks both files for changes, so a laptop can change networks without a
+//! proxy restart.
 //!
 //! Invariant: names are always fully qualified. A search domain would turn an origin named `wiki`
 //! into `wiki.corp.example`, and the response would be stored under the wrong name.
@@ -32,12 +32,12 @@ use tokio::time::{Instant, timeout};
 
 use super::outcome::{LookupOutcome, LookupResult};
 
-/// Which resolvers are queried.
+/// The resolvers to query.
 #[derive(Clone, Debug)]
 pub enum NameServers {
-    /// Those of `/etc/resolv.conf`, with `/etc/hosts` before them.
+    /// The resolvers of `/etc/resolv.conf`, with `/etc/hosts` before them.
     System,
-    /// These files instead of the system's.
+    /// These files instead of the system files.
     Files {
         /// In the format of `/etc/resolv.conf`.
         resolv_conf: PathBuf,
@@ -53,8 +53,8 @@ pub(super) struct DnsSource {
     servers: NameServers,
     dns_time: Duration,
     state: RefCell<SourceState>,
-    /// Permits for lookups by the system, which occupy a thread each; shared by all cores. A client
-    /// may have half of them.
+    /// Permits for lookups by the system, each of which occupies a thread; shared by all cores. A
+    /// client may have half of the permits.
     system: FairPermits<Option<Network>>,
 }
 
@@ -111,7 +111,7 @@ impl DnsSource {
         }
     }
 
-    /// The resolver to query, or the addresses of `name` in the hosts file.
+    /// Returns the resolver to query, or the addresses of `name` in the hosts file.
     fn refreshed(&self, name: &str) -> Result<Option<Rc<TokioResolver>>, Vec<IpAddr>> {
         let mut state = self.state.borrow_mut();
         let now = Instant::now();
@@ -156,12 +156,12 @@ impl DnsSource {
         }
     }
 
-    /// The system's own lookup supports multicast DNS, if the host does; it occupies a thread.
+    /// The system lookup supports multicast DNS, if the host does; it occupies a thread.
     async fn ask_system(&self, name: &str, client: Option<Network>) -> LookupResult {
         let permit = self.system.acquire(client).await;
         let asked = name.to_owned();
         let answer = tokio::task::spawn_blocking(move || {
-            // Held by the thread: a caller that gives up does not free the thread.
+            // Held by the thread: if the caller gives up, the thread is still occupied.
             let _permit = permit;
             (asked.as_str(), 0)
                 .to_socket_addrs()
@@ -189,7 +189,7 @@ async fn ask_resolvers(resolver: &TokioResolver, name: Name, ipv6: bool) -> Look
     if !ipv6 {
         let v4 = v4.await;
         return match v4.outcome {
-            // A name with IPv6 addresses alone exists, and the error should be "unreachable".
+            // A name with only IPv6 addresses exists, and the error should be "unreachable".
             LookupOutcome::NoSuchName => {
                 merge(v4, Some(ask(resolver, name, RecordType::AAAA).await))
             }
@@ -213,7 +213,7 @@ async fn ask_resolvers(resolver: &TokioResolver, name: Name, ipv6: bool) -> Look
     }
 }
 
-/// Merges two answers; IPv6 and IPv4 alternate, beginning with the first family.
+/// Merges two answers; IPv6 and IPv4 addresses alternate, and IPv6 is first.
 fn merge(v4: LookupResult, v6: Option<LookupResult>) -> LookupResult {
     let Some(v6) = v6 else { return v4 };
     match (v4.outcome, v6.outcome) {
@@ -234,7 +234,8 @@ fn merge(v4: LookupResult, v6: Option<LookupResult>) -> LookupResult {
             outcome,
             ttl: v6.ttl,
         },
-        // "No such name" holds only if both families say so: one broken answer may hide an address.
+        // "No such name" holds only if both families report it: one broken answer may hide an
+        // address.
         (LookupOutcome::NoSuchName, LookupOutcome::NoSuchName) => LookupResult {
             outcome: LookupOutcome::NoSuchName,
             ttl: v4.ttl.zip(v6.ttl).map(|(a, b)| a.min(b)),
@@ -250,7 +251,8 @@ async fn ask(resolver: &TokioResolver, name: Name, kind: RecordType) -> LookupRe
             let mut addresses: Vec<IpAddr> = Vec::new();
             let mut ttl_s = u32::MAX;
             for record in answer.answers() {
-                // Aliases count too: the answer holds no longer than its shortest-lived record.
+                // Aliases count too: the answer is valid no longer than the record with the
+                // shortest time to live.
                 ttl_s = ttl_s.min(record.ttl);
                 if let Some(address) = record.data.ip_addr()
                     && !addresses.contains(&address)
@@ -292,7 +294,7 @@ fn build(config: ResolverConfig, dns_time: Duration) -> Option<Rc<TokioResolver>
     let mut options = ResolverOpts::default();
     options.ndots = 0;
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-    // Three tries fit into the time of a lookup, so that a lost datagram does not fail it.
+    // Three tries fit into the lookup time, so that a lost datagram does not fail the lookup.
     options.timeout = dns_time / 3;
     options.attempts = 2;
     options.cache_size = 0; // `table` keeps the answers, for all cores
@@ -315,7 +317,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
         .ok()
 }
 
-/// `address name…` per line, `#` begins a comment; other lines are skipped.
+/// Format: `address name…` per line, `#` starts a comment; other lines are skipped.
 fn parse_hosts(text: &[u8]) -> HashMap<Box<str>, Vec<IpAddr>> {
     let mut hosts: HashMap<Box<str>, Vec<IpAddr>> = HashMap::new();
     for line in String::from_utf8_lossy(text).lines() {
@@ -335,15 +337,15 @@ fn parse_hosts(text: &[u8]) -> HashMap<Box<str>, Vec<IpAddr>> {
     hosts
 }
 
-/// How often the two files are checked.
+/// Interval between checks of both files.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent lookups by the system.
 pub(super) const SYSTEM_LOOKUPS: usize = 4;
 /// getaddrinfo returns no time to live; hosts on a local link change often.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
-/// How long IPv4 waits for IPv6 (RFC 8305, section 3).
+/// Time for which IPv4 waits for IPv6 (RFC 8305, section 3).
 const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
-/// Maximum number of addresses kept from one answer.
+/// Maximum number of addresses kept from an answer.
 const ADDRESSES_MAX: usize = 16;
 
 #[cfg(test)]

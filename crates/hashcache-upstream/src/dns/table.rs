@@ -1,8 +1,8 @@
 //! The DNS cache's table: bounded, without I/O and without a clock.
 //!
-//! Owned by `dns`, under its lock. Every method takes the time as an argument.
+//! Owned by `dns`, under the lock there. Every method takes the time as an argument.
 //!
-//! Invariants: never more than `capacity` names; a name has at most one lookup in progress.
+//! Invariants: never more than `capacity` names; a name has at most a single lookup in progress.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use super::outcome::{Addresses, LookupOutcome, LookupResult, PendingLookup};
 /// Result of looking a name up in the table.
 #[derive(Debug)]
 pub(super) enum TableAnswer {
-    /// Answer with this.
+    /// Answer with this outcome.
     Known(LookupOutcome),
     /// Wait for this lookup; `stale` may be served if it takes long.
     UnderWay {
         pending: PendingLookup,
         stale: Option<Addresses>,
     },
-    /// Look it up.
+    /// Start a lookup.
     Unknown,
 }
 
@@ -30,15 +30,15 @@ pub(super) enum TableAnswer {
 pub(super) struct Table {
     names: HashMap<Box<str>, NameEntry>,
     capacity: usize,
-    /// Counts lookups in the table; the copies in the entries order them by last use.
+    /// Counts `find` calls; the copies in the entries order the names by last use.
     asked: u64,
 }
 
 #[derive(Debug)]
 struct NameEntry {
-    /// The last outcome, and until when it is used without a lookup.
+    /// The last outcome, and the time until which it is used without a lookup.
     outcome: Option<(LookupOutcome, Instant)>,
-    /// The last addresses, and until when they may be used while resolvers do not answer.
+    /// The last addresses, and the time until which they may be used while resolvers do not answer.
     last_found: Option<(Addresses, Instant)>,
     pending: Option<PendingLookup>,
     asked: u64,
@@ -69,7 +69,7 @@ impl Table {
         }
     }
 
-    /// Notes that a lookup begins; false if one is in progress or has just ended.
+    /// Notes that a lookup starts; false if a lookup is in progress or has just finished.
     pub(super) fn begin(&mut self, name: &str, pending: PendingLookup, now: Instant) -> bool {
         self.make_room();
         let asked = self.asked;
@@ -91,7 +91,7 @@ impl Table {
     }
 
     /// Notes the result of a lookup. Returns the outcome for the waiting callers: an old answer if
-    /// the resolvers did not answer and there is one.
+    /// the resolvers did not answer and there is an old answer.
     pub(super) fn finish(
         &mut self,
         name: &str,
@@ -110,7 +110,7 @@ impl Table {
                 (LookupOutcome::Found(addresses), keep)
             }
             LookupOutcome::NoSuchName => {
-                // The name no longer exists, so an old address would be wrong from now on.
+                // The name no longer exists, so an old address would be wrong.
                 entry.last_found = None;
                 let keep = ttl
                     .unwrap_or(NEGATIVE_DEFAULT)
@@ -129,17 +129,18 @@ impl Table {
     /// Forgets a lookup that was given up.
     pub(super) fn clear_pending(&mut self, name: &str) {
         if let Some(entry) = self.names.get_mut(name) {
-            // A lookup that ended has cleared its own entry, and a new one may be in progress
-            // already: clear it only if its sender was dropped.
+            // A lookup that has finished has cleared the entry, and a new lookup may be in progress
+            // already: clear the entry only if the sender was dropped.
             entry
                 .pending
                 .take_if(|pending| pending.has_changed().is_err());
         }
     }
 
-    /// When the table is full, drops an eighth of the names: those that were unused for the longest
-    /// time. Any client can ask for any number of names, so names without addresses go first while
-    /// they take a quarter of the table, and then those of a domain that takes a quarter of it.
+    /// If the table is full, drops an eighth of the names, the least recently used ones. Any client
+    /// can look up any number of names, so names without addresses are dropped first while they
+    /// take a quarter of the table, and after them the names of a domain that takes a quarter of
+    /// it.
     fn make_room(&mut self) {
         if self.names.len() < self.capacity {
             return;
@@ -183,15 +184,15 @@ impl NameEntry {
     }
 }
 
-/// A shorter time would cause one query per connection for names that balance by DNS.
+/// A shorter time would cause a query per connection for names that balance by DNS.
 const TTL_MIN: Duration = Duration::from_secs(10);
 const TTL_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How long after its expiry an answer may be used while resolvers do not answer.
+/// Time after the expiry for which an answer may be used while resolvers do not answer.
 const STALE_MAX: Duration = Duration::from_secs(3 * 24 * 3600);
 const NEGATIVE_MAX: Duration = Duration::from_secs(5 * 60);
-/// For a denial without SOA, which RFC 2308 forbids to cache as if it had one.
+/// For a denial without SOA. RFC 2308 forbids caching such a denial as if it had a SOA.
 const NEGATIVE_DEFAULT: Duration = Duration::from_secs(5);
-/// How long a name is not queried again after its resolvers failed or did not answer.
+/// Time for which a name is not queried again after the resolvers failed or did not answer.
 const FAILURE_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

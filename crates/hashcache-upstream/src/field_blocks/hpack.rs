@@ -1,13 +1,13 @@
 //! Fields of a field block (HPACK, RFC 7541).
 //!
-//! Called by `field_blocks` with each block of an origin. h2 has a decoder of its own, but ends the
-//! connection for strings that concern one message only, such as an empty name.
+//! Called by `field_blocks` with each block from an origin. h2 has a decoder too, but closes the
+//! connection for strings that concern only a single message, such as an empty name.
 //!
-//! Invariants: the table of the connection has what the origin has put there, octet for octet,
-//! whatever a message may have of it. It takes no more than the size that the origin was told
+//! Invariants: the connection's table has the octets that the origin has put there, even if the
+//! message drops some octets. The table takes no more than the size that the origin may use
 //! ([`TABLE_MAX`]). After octets that are no field block the table is undefined, so the connection
-//! must end.
-//! Cost: a copy of each string.
+//! must be closed.
+//! Cost: a copy per string.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -27,10 +27,10 @@ pub(super) struct Field {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoBlock;
 
-/// The table of a connection.
+/// A connection's table.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    /// The newest first.
+    /// Newest first.
     entries: VecDeque<Field>,
     bytes: usize,
     /// At most `TABLE_MAX`.
@@ -88,7 +88,7 @@ impl Decoder {
         Ok(Field { name, value })
     }
 
-    /// The entry with this index, in one of both tables (section 2.3.3).
+    /// Returns the entry with this index, from the static or the dynamic table (section 2.3.3).
     fn entry(&self, index: usize) -> Result<Field, NoBlock> {
         let place = index.checked_sub(1).ok_or(NoBlock)?;
         if let Some((name, value)) = STATIC_TABLE.get(place) {
@@ -102,7 +102,7 @@ impl Decoder {
     fn insert(&mut self, field: Field) {
         let bytes = table_bytes(&field);
         self.evict(bytes);
-        // One that is larger than the table empties it, and is no error (section 4.4).
+        // An entry that is larger than the table empties the table, and is no error (section 4.4).
         if bytes <= self.bytes_max {
             self.bytes += bytes;
             self.entries.push_front(field);
@@ -119,7 +119,7 @@ impl Decoder {
     }
 }
 
-/// The size of an entry (section 4.1).
+/// Returns the size of an entry (section 4.1).
 pub(super) fn table_bytes(field: &Field) -> usize {
     field.name.len() + field.value.len() + 32
 }
@@ -134,11 +134,11 @@ fn string(rest: &mut &[u8]) -> Result<Bytes, NoBlock> {
     } else {
         Cow::Borrowed(octets)
     };
-    // Without the spare room of a vector: an entry counts as its octets.
+    // Without the spare room of a vector: only the octets of an entry are counted.
     Ok(Bytes::copy_from_slice(&octets))
 }
 
-/// The integer whose first octet has this many bits of it (section 5.1).
+/// Parses the integer that starts in the low `bits` bits of the first octet (section 5.1).
 fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, NoBlock> {
     let most = (1 << bits) - 1;
     let mut octets = rest.iter();
@@ -159,7 +159,7 @@ fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, NoBlock> {
     Ok(value)
 }
 
-/// SETTINGS_HEADER_TABLE_SIZE, which the connection leaves as it is at the beginning, bytes.
+/// SETTINGS_HEADER_TABLE_SIZE, bytes; the connection keeps the initial value.
 const TABLE_MAX: usize = 4096;
 
 /// Appendix A.

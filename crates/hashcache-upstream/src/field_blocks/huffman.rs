@@ -2,23 +2,23 @@
 //!
 //! Called by `hpack` for each coded string.
 //!
-//! Cost: one look into a table for each symbol; a search through the lengths for rare ones, whose
-//! codes have more than eight bits.
+//! Cost: a table lookup for each symbol; a search through the lengths for rare symbols, which have
+//! codes with more than eight bits.
 
-/// The octets of a coded string; `None` if it is none.
+/// Decodes a coded string; `None` if the octets are no coded string.
 pub fn decode(encoded: &[u8]) -> Option<Vec<u8>> {
     HUFFMAN.decode(encoded)
 }
 
-/// The code is canonical: the codes of one length follow each other in the order of their symbols,
-/// after those of shorter ones.
+/// The code is canonical: the codes of equal length follow each other in the order of their
+/// symbols, after all shorter codes.
 struct Huffman {
     /// The symbols in the order of their codes.
     symbols: [u8; 256],
-    /// For each length the first code, the place of its symbol, and how many there are.
+    /// For each length the first code, the position of the symbol, and the number of codes.
     lengths: [(usize, usize, usize); BITS_MAX + 1],
-    /// For each octet the symbol whose code it begins with, and the length of that code; 0 if the
-    /// code is longer than the octet.
+    /// For each octet the symbol with the code that is a prefix of the octet, and the code length;
+    /// 0 if the code is longer than the octet.
     short: [(u8, usize); 256],
 }
 
@@ -52,7 +52,7 @@ impl Huffman {
         table
     }
 
-    /// Enters the octets that begin with `code`, if it is short.
+    /// Enters the octets that start with `code`, if it is short.
     const fn shorten(&mut self, symbol: u8, code: usize, bits: usize) {
         if bits > SHORT_BITS {
             return;
@@ -69,7 +69,7 @@ impl Huffman {
 
     fn decode(&self, encoded: &[u8]) -> Option<Vec<u8>> {
         let mut octets = Vec::with_capacity(encoded.len() * 8 / SHORTEST);
-        // The next bits, from the highest one on, and how many they are.
+        // The next bits, starting at the highest bit, and their number.
         let (mut bits, mut have) = (0_u64, 0);
         let mut rest = encoded.iter();
         loop {
@@ -85,8 +85,8 @@ impl Huffman {
                     bits <<= length;
                     have -= length;
                 }
-                // The rest is padding: the begin of a code of ones. No code is longer than what is
-                // taken at once, so nothing else follows.
+                // The rest is padding: the start of a code of ones. No code is longer than the bits
+                // that are loaded at once, so nothing else follows.
                 None => {
                     let is_padding = have < OCTET && bits.leading_ones() as usize >= have;
                     return is_padding.then_some(octets);
@@ -95,7 +95,8 @@ impl Huffman {
         }
     }
 
-    /// The symbol whose code the first `have` of `bits` begin with, and the length of that code.
+    /// Finds the symbol with a code that is a prefix of the first `have` of `bits`; also returns
+    /// the code length.
     fn first(&self, bits: u64, have: usize) -> Option<(u8, usize)> {
         let (symbol, length) = self.short[usize::from(bits.to_be_bytes()[0])];
         if length > 0 {
@@ -114,14 +115,14 @@ impl Huffman {
 
 static HUFFMAN: Huffman = Huffman::new();
 const BITS_MAX: usize = 30;
-/// Bits of an octet, and of those that are looked at at once.
+/// Bits per octet, and bits that are examined at once.
 const OCTET: usize = 8;
 const ROOM: usize = 64;
-/// The length of codes that are looked up by an octet, and that of the shortest ones.
+/// Length up to which codes are looked up by an octet, and the shortest code length.
 const SHORT_BITS: usize = OCTET;
 const SHORTEST: usize = 5;
 
-/// The lengths of the codes of all octets.
+/// Code lengths for all octets.
 #[rustfmt::skip]
 const CODE_BITS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28,

@@ -1,14 +1,14 @@
-//! The fields of one block of an origin, checked (RFC 9113, section 8), and the block that h2 gets
+//! The fields in a block from an origin, checked (RFC 9113, section 8), and the block that h2 gets
 //! for them.
 //!
 //! Called by `field_blocks`; `http2` calls [`take_malformed`]. A malformed message is an error of
-//! its stream (section 8.1.1), but h2 ends the connection for some of them, with the responses to
-//! all clients. So h2 gets a head or trailers with one field, [`MALFORMED`], whose value is the
-//! reason.
+//! the stream (section 8.1.1), but h2 closes the connection for some malformed messages, and so
+//! drops the responses to all clients. So h2 gets a head or trailers with a single field,
+//! [`MALFORMED`], with the reason as value.
 //!
-//! Invariants: no origin sends [`MALFORMED`] itself. A block for h2 uses no table, so the table of
-//! h2 stays empty, whatever a block has.
-//! Cost: a copy of each field.
+//! Invariants: a [`MALFORMED`] field from an origin never reaches h2. A block for h2 uses no table,
+//! so the h2 table stays empty, whatever a block contains.
+//! Cost: a copy per field.
 
 use hashcache_wire::push_string;
 use http::header::{HeaderMap, HeaderName};
@@ -16,17 +16,17 @@ use http::{StatusCode, header};
 
 use super::hpack::{Field, table_bytes};
 
-/// The role of a block in its message.
+/// The role of a block in the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockKind {
-    /// The head of a response, or an interim response.
+    /// A response head, or an interim response.
     Head,
     Trailers,
-    /// One of both: it is not known whether the stream has a head.
+    /// Head or trailers: it is not known whether the stream has a head.
     Unknown,
 }
 
-/// The fields of a block so far.
+/// The fields in a block so far.
 #[derive(Debug)]
 pub(super) struct Message {
     kind: BlockKind,
@@ -42,12 +42,12 @@ pub(super) struct Message {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) block: Vec<u8>,
-    /// Whether the block is the final head of a response.
+    /// True if the block is the final head of a response.
     pub(super) is_final_head: bool,
 }
 
 impl Message {
-    /// A message with at most this size of fields, as RFC 9113, section 6.5.2, counts it.
+    /// Makes a message with fields up to this size, as RFC 9113, section 6.5.2, counts it.
     pub(super) fn new(kind: BlockKind, bytes_max: usize) -> Self {
         Self {
             kind,
@@ -59,7 +59,7 @@ impl Message {
         }
     }
 
-    /// A malformed head, for content without one.
+    /// Makes a malformed head, for content without a head.
     pub(super) fn headless() -> Written {
         let mut message = Self::new(BlockKind::Head, 0);
         message.malformed = Some(NO_HEAD);
@@ -98,7 +98,7 @@ impl Message {
             let spaced = value
                 .iter()
                 .map(|octet| if is_control(octet) { b' ' } else { *octet });
-            // At the ends of a value spaces are no part of it, as in HTTP/1.1.
+            // Spaces at both ends do not belong to a value, as in HTTP/1.1.
             push_string(&mut self.block, spaced.collect::<Vec<_>>().trim_ascii());
         } else {
             push_string(&mut self.block, value);
@@ -144,8 +144,8 @@ impl Message {
         if let Some(status) = self.status.filter(StatusCode::is_informational)
             && reason == TOO_LARGE
         {
-            // A client may ignore every 1xx but 101 (RFC 9110, 15.2). To fail the stream would lose
-            // the final response.
+            // A client may ignore every 1xx except 101 (RFC 9110, 15.2). To fail the stream would
+            // lose the final response.
             let mut block = vec![STATUS_INDEX];
             push_string(&mut block, status.as_str().as_bytes());
             return Written {
@@ -167,7 +167,8 @@ impl Message {
     }
 }
 
-/// Takes the reason out of fields that h2 has read; `None`: their message is well-formed.
+/// Removes and returns the reason from fields that h2 has read; `None`: their message is
+/// well-formed.
 pub(in super::super) fn take_malformed(fields: &mut HeaderMap) -> Option<&'static str> {
     let noted = fields.remove(MALFORMED)?;
     let reason = REASONS.iter().find(|reason| noted == **reason);
@@ -190,7 +191,7 @@ fn is_control(octet: &u8) -> bool {
     octet.is_ascii_control() && *octet != b'\t'
 }
 
-/// The only field of a malformed message besides its status, for h2.
+/// The only field of a malformed message besides the status, for h2.
 const MALFORMED: &str = "hashcache-malformed";
 const NO_NAME: &str = "a field name is empty";
 const BAD_NAME: &str = "a field name is no token";
@@ -212,11 +213,10 @@ const REASONS: [&str; 9] = [
     NO_HEAD,
     TOO_LARGE,
 ];
-/// Room for the fields of an interim response. h2 keeps those of a stream until it is polled,
-/// and an origin may send 32 of them.
+/// Room for the fields of an interim response. h2 keeps interim responses of a stream until it is
+/// polled, and an origin may send 32.
 const INTERIM_BYTES: usize = 8 << 10;
-/// Literals that enter no table (RFC 7541, section 6.2.2): with a name of their own, and with
-/// `:status`.
+/// Literals that enter no table (RFC 7541, section 6.2.2): with a literal name, and with `:status`.
 const LITERAL: u8 = 0;
 const STATUS_INDEX: u8 = 8;
 /// `:status: 200` of the static table.
@@ -287,9 +287,9 @@ mod tests {
             let written = message(BlockKind::Head, &[(":status", status), ("link", large)]);
             assert_eq!(written.is_final_head, is_final_head);
             if is_final_head {
-                assert_eq!(reason(&written), Some(TOO_LARGE))
+                assert_eq!(reason(&written), Some(TOO_LARGE));
             } else {
-                assert_eq!(written.block, block(&[(":status", status)]))
+                assert_eq!(written.block, block(&[(":status", status)]));
             }
         }
     }

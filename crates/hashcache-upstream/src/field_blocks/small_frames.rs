@@ -1,47 +1,48 @@
-//! How many small DATA frames of each stream of an origin wait for their reader.
+//! Counts the small DATA frames of each stream of an origin that wait for their reader.
 //!
 //! Used by `field_blocks`, which passes frames on to h2, and by `http2`, which reads content from
-//! h2. Each frame that waits takes h2 some hundred bytes, however short it is, so h2 ends the
-//! connection if all of its streams together have too many short ones: one client that does not
-//! read a stream of short events would end the responses to all. `field_blocks` therefore merges
-//! what follows [`UNREAD_MAX`] of them, and is woken when their reader has caught up.
+//! h2. Each waiting frame costs h2 some hundred bytes, however short it is, so h2 closes the
+//! connection if all streams together have too many short frames: a single client that does not
+//! read a stream of short events would break the responses to all clients. `field_blocks` therefore
+//! merges the frames after the first [`UNREAD_MAX`] unread frames, and is woken when their reader
+//! has caught up.
 //!
-//! Of a stream that nobody reads any more, h2 drops all frames and counts the short ones for ever:
-//! these are merged from the first one on.
+//! If a stream has no reader any more, h2 drops all frames and counts the short frames for ever: on
+//! such a stream all short frames are merged.
 //!
-//! Invariant: of a stream that is behind, the connection is woken before its reader has read half
-//! of what waits.
+//! Invariant: for a stream that is behind, the connection is woken as soon as at most half of
+//! [`UNREAD_MAX`] frames are unread.
 //! Cost: a lock and a map lookup for each short frame.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// The short frames of one connection.
+/// The short frames on a connection.
 #[derive(Clone, Debug, Default)]
 pub(in super::super) struct SmallFrames(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// At most `ABANDONED_MAX`, and those that are read.
+    /// At most `ABANDONED_MAX` abandoned streams, and the streams that are read.
     streams: HashMap<u32, Unread>,
-    /// Streams that were behind and are no longer.
+    /// Streams that were behind and have caught up.
     due: Vec<u32>,
-    /// Wakes the connection, which reads what is due.
+    /// Wakes the connection, which reads the streams that are due.
     connection: Option<Waker>,
 }
 
-/// Short frames of one stream that h2 has and nobody has read.
+/// Short frames on a stream that h2 has and that are not read yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unread {
     frames: usize,
-    /// Further ones are merged, until half of these are read.
+    /// Further frames are merged, until at most half of [`UNREAD_MAX`] are unread.
     is_behind: bool,
-    /// Nobody will read the rest. h2 drops it, but never forgets that it was in short frames.
+    /// The reader is gone. h2 drops the rest, but never forgets how many frames were short.
     is_abandoned: bool,
 }
 
-/// The reader of one stream. Dropping it before the end abandons the stream.
+/// The reader of a stream. Dropping it before the end abandons the stream.
 #[derive(Debug)]
 pub(in super::super) struct SmallReader {
     small: SmallFrames,
@@ -54,8 +55,9 @@ impl SmallFrames {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether h2 has so many short frames of `stream` that further ones are to be merged. Then
-    /// [`SmallFrames::take_due`] names the stream when its reader has caught up.
+    /// Returns true if h2 has too many short frames of `stream`, so that further short frames must
+    /// be merged. In this case [`SmallFrames::take_due`] returns the stream when the reader has
+    /// caught up.
     pub(super) fn is_behind(&self, stream: u32) -> bool {
         let mut state = self.lock();
         let Some(unread) = state.streams.get_mut(&stream) else {
@@ -70,7 +72,7 @@ impl SmallFrames {
         self.lock().unread(stream).frames += 1;
     }
 
-    /// The reader of `stream`.
+    /// Makes the reader of `stream`.
     pub(in super::super) fn reader(&self, stream: u32) -> SmallReader {
         SmallReader {
             small: self.clone(),
@@ -79,12 +81,13 @@ impl SmallFrames {
         }
     }
 
-    /// The origin has ended `stream`.
+    /// Called when the origin has closed `stream`.
     pub(super) fn forget(&self, stream: u32) {
         self.lock().streams.remove(&stream);
     }
 
-    /// Streams whose readers have caught up. `connection` is woken when there are more.
+    /// Takes the streams with readers that have caught up. `connection` is woken when there are
+    /// more.
     pub(super) fn take_due(&self, connection: &Waker) -> Vec<u32> {
         let mut state = self.lock();
         let known = state.connection.as_ref();
@@ -98,7 +101,7 @@ impl SmallFrames {
 impl State {
     fn unread(&mut self, stream: u32) -> &mut Unread {
         if self.streams.len() >= ABANDONED_MAX && !self.streams.contains_key(&stream) {
-            // Origins never end streams that we have reset.
+            // Origins never close streams that we have reset.
             self.streams.retain(|_, unread| !unread.is_abandoned);
         }
         self.streams.entry(stream).or_default()
@@ -131,7 +134,7 @@ impl SmallReader {
         connection.into_iter().for_each(Waker::wake);
     }
 
-    /// The stream has ended, and all of it was read.
+    /// Called when the stream is complete, and all of it was read.
     pub(in super::super) fn ends(&mut self) {
         self.is_over = true;
         self.small.forget(self.stream);
@@ -146,17 +149,17 @@ impl Drop for SmallReader {
     }
 }
 
-/// Whether h2 counts a frame of this length as short.
+/// Returns true if h2 counts a frame with this length as short.
 pub(super) fn is_small(bytes: usize) -> bool {
     (1..MERGED_MIN).contains(&bytes)
 }
 
-/// Length from which on h2 does not count a frame as short.
+/// Minimum frame length that h2 does not count as short.
 pub(super) const MERGED_MIN: usize = 256;
-/// Short frames of a stream that h2 gets before they are read. Of 32 streams these are an eighth of
-/// what h2 takes of a connection.
+/// Short frames on a stream that h2 gets before they are read. For 32 streams these are an eighth
+/// of the frames that h2 accepts on a connection.
 const UNREAD_MAX: usize = 64;
-/// Abandoned streams that are remembered.
+/// Maximum number of abandoned streams that are remembered.
 const ABANDONED_MAX: usize = 4096;
 
 #[cfg(test)]

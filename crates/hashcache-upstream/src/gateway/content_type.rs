@@ -1,6 +1,6 @@
-//! The media type of a file, by the ending of its name: FTP and Gopher have none.
+//! A file's media type, by the name extension: FTP and Gopher send no media type.
 
-/// The type of a file with this name.
+/// Returns the type for a file name.
 pub(super) fn of_name(name: &[u8]) -> &'static str {
     let name = name.to_ascii_lowercase();
     let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(&name);
@@ -15,7 +15,7 @@ pub(super) fn of_name(name: &[u8]) -> &'static str {
 
 const OTHER: &str = "application/octet-stream";
 
-/// How the names of texts without an ending begin.
+/// Name prefixes for texts without an extension.
 const TEXTS: [&[u8]; 12] = [
     b"readme",
     b"license",

@@ -6,12 +6,13 @@
 //! ```
 //!
 //! Called by `gateway::start`. A login that fails becomes 401, so that browsers ask for a password;
-//! a file that does not exist becomes 404. Both are responses of the server. Everything else that
-//! goes wrong before the response is a failure of the session.
+//! a file that does not exist becomes 404; a file that is refused, or not available now, becomes
+//! 403 or 503. All are responses of the server. Every other error before the response is a failure
+//! of the session.
 //!
-//! Invariants: no command contains a control character of the URL or of the login. A file is
-//! complete if it has the size that SIZE said or, without SIZE, if the server confirms the end of
-//! the transfer.
+//! Invariants: no command contains a control character from the URL or the login. A file is
+//! complete if it has the size from SIZE or, without SIZE, if the server confirms the end of the
+//! transfer.
 //! Cost: eight round trips for a file; two connections.
 
 use hashcache_base::failure::Failure;
@@ -28,7 +29,7 @@ use super::listing::{self, Entry, ListingForm, NAMES_MAX};
 use super::message::{GatewayRequest, ResponseHead, ResponseWriter, refused};
 use super::{Collected, LIFETIME, PIECE_BYTES, Session, content_type, html, read_some, send_page};
 
-/// Answers `request` by the server at the other end of `socket`.
+/// Answers `request` with data from the server at the other end of `socket`.
 pub(super) async fn serve(
     session: &Session,
     socket: TcpStream,
@@ -59,10 +60,10 @@ pub(super) async fn serve(
     }
 }
 
-/// What an ftp URL names (RFC 1738, section 3.2).
+/// The file or directory that an ftp URL names (RFC 1738, section 3.2).
 #[derive(Debug, PartialEq, Eq)]
 struct Named {
-    /// Relative to the directory of the login, unless it begins with `/`; no `/` at its end.
+    /// Relative to the login directory, unless it starts with `/`; no `/` at the end.
     path: Vec<u8>,
     kind: NamedKind,
 }
@@ -70,9 +71,9 @@ struct Named {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NamedKind {
     Directory,
-    /// A file, or a directory whose URL lacks its `/`.
+    /// A file, or a directory if the URL lacks the final `/`.
     File,
-    /// A file to be sent as text: with the line ends of the network.
+    /// A file to be sent as text, with network line ends.
     TextFile,
 }
 
@@ -91,7 +92,7 @@ impl Named {
             _ => (path_and_code, NamedKind::File),
         };
         let mut path = decode(path);
-        // 0xff begins a command of Telnet, whose rules the control connection follows.
+        // 0xff starts a command of Telnet, and the control connection follows the Telnet rules.
         if path
             .iter()
             .any(|byte| byte.is_ascii_control() || *byte == 0xff)
@@ -111,10 +112,10 @@ impl Named {
     }
 }
 
-/// Why a dialogue ends before its content.
+/// The reason why a dialogue stops before the content.
 enum Stop {
     Failed(Failure),
-    /// The server has refused something, which is the response.
+    /// The server has refused a command, and this refusal is the response.
     Answered(Refusal),
 }
 
@@ -157,7 +158,7 @@ fn no_file(reply: Reply) -> Stop {
     })
 }
 
-/// What SIZE and MDTM said about a file.
+/// The answers to SIZE and MDTM for a file.
 #[derive(Clone, Copy, Debug, Default)]
 struct FileFacts {
     size: Option<u64>,
@@ -215,7 +216,7 @@ impl Dialogue<'_> {
         }
     }
 
-    /// Sends a file, or the directory of that name.
+    /// Sends a file, or the directory with that name.
     async fn send_file(
         &mut self,
         named: &Named,
@@ -281,8 +282,9 @@ impl Dialogue<'_> {
                 let range = format!("bytes {first}-{last}/{size}");
                 (head.field("Content-Range", &range), Some(part.length()))
             }
-            // With a length of 0 the response would be complete before the transfer has begun; a
-            // file that is being written, and files that are made when they are read, say 0 too.
+            // With a length of 0 the response would be complete before the transfer has started; a
+            // file that is being written, and files that are generated when they are read, also
+            // have size 0.
             None => {
                 let length = facts.size.filter(|size| *size > 0);
                 (self.head(StatusCode::OK, named, facts), length)
@@ -301,8 +303,8 @@ impl Dialogue<'_> {
             .await?)
     }
 
-    /// Moves the content of a file. The last piece is held back until the end is known to be good,
-    /// so that a response that looks complete is complete.
+    /// Moves file content. The last piece is held back until the end is confirmed, so that a
+    /// response that looks complete is complete.
     async fn pump(
         &mut self,
         data: &mut TcpStream,
@@ -325,7 +327,7 @@ impl Dialogue<'_> {
                     out.piece(&piece).await?;
                     return out.end().await;
                 }
-                // The file grew meanwhile: it is another one than SIZE and MDTM are about.
+                // The file grew meanwhile, so SIZE and MDTM described another version.
                 Some(1..) => return Err(Failure::ResponseIncomplete),
                 _ => {}
             }
@@ -351,7 +353,7 @@ impl Dialogue<'_> {
         out.end().await
     }
 
-    /// Sends the page of the current directory.
+    /// Sends a page for the current directory.
     async fn send_directory(
         &mut self,
         named: &Named,
@@ -436,7 +438,7 @@ impl Dialogue<'_> {
         }
     }
 
-    /// Enters a directory, if there is one of this name.
+    /// Enters a directory, if there is a directory with this name.
     async fn enter(&mut self, path: &[u8]) -> Result<Reply, Failure> {
         match path {
             [] => Ok(Reply {
@@ -447,8 +449,8 @@ impl Dialogue<'_> {
         }
     }
 
-    /// A data connection. Only the port is the server's choice: with an address of its choice, it
-    /// could make us connect to any other host.
+    /// Opens a data connection. Only the port is the server's choice: if the server could choose
+    /// the address, it could make us connect to any other host.
     async fn open_data(&mut self) -> Result<TcpStream, Failure> {
         let reply = self.command("EPSV", b"").await?;
         let port = match reply.code {
@@ -471,7 +473,7 @@ impl Dialogue<'_> {
         (self.session.dial)(address).await
     }
 
-    /// Sends a command and waits for its reply.
+    /// Sends a command and waits for the reply.
     async fn command(&mut self, name: &str, argument: &[u8]) -> Result<Reply, Failure> {
         let mut line = Vec::with_capacity(name.len() + argument.len() + 3);
         line.extend_from_slice(name.as_bytes());
@@ -494,7 +496,7 @@ impl Dialogue<'_> {
         self.reply().await
     }
 
-    /// Waits for a reply. 421 means that the server ends the connection.
+    /// Waits for a reply. 421 means that the server closes the connection.
     async fn reply(&mut self) -> Result<Reply, Failure> {
         let limit = self.session.reply_time;
         let reply = timeout(limit, self.read_reply()).await;
@@ -518,7 +520,7 @@ impl Dialogue<'_> {
         }
     }
 
-    /// Reads a line without its end.
+    /// Reads a line without the line end.
     async fn read_line(&mut self, line: &mut Vec<u8>) -> Result<(), Failure> {
         loop {
             let read = self.control.fill_buf().await;
@@ -544,19 +546,20 @@ impl Dialogue<'_> {
         }
     }
 
-    /// Says goodbye, without waiting for the reply.
+    /// Sends QUIT, without waiting for the reply.
     fn quit(&self) {
         let _ = self.control.get_ref().try_write(b"QUIT\r\n");
     }
 }
 
-/// Whether some servers would take an MDTM of this path as a command to change a file's time.
+/// Returns true if some servers would take an MDTM of this path as a command to change a file's
+/// time.
 fn sets_time(path: &[u8]) -> bool {
     path.len() > 14 && path[..8].iter().all(u8::is_ascii_digit) && path.contains(&b' ')
 }
 
-/// Whether the client, or the cache, has the file as it is now: with this very time, because a file
-/// may be replaced by an older one.
+/// Returns true if the client, or the cache, has the current file: with exactly this time, because
+/// a file may be replaced by an older file.
 fn is_unchanged(request: &GatewayRequest, facts: FileFacts, now: UnixTime) -> bool {
     let fields = &request.fields;
     if fields.contains_key(IF_NONE_MATCH) {
@@ -572,11 +575,11 @@ fn is_unchanged(request: &GatewayRequest, facts: FileFacts, now: UnixTime) -> bo
 enum Wanted {
     Whole,
     Part(ByteRange),
-    /// No byte of the range is in a file of this size.
+    /// The range is outside a file with this size.
     Nothing(u64),
 }
 
-/// The part of a file that is sent: one range, if the size is known and If-Range does not name
+/// Returns the file part to send: one range, if the size is known and If-Range does not name
 /// another version.
 fn wanted_range(request: &GatewayRequest, facts: FileFacts) -> Wanted {
     let fields = &request.fields;
@@ -595,11 +598,11 @@ fn wanted_range(request: &GatewayRequest, facts: FileFacts) -> Wanted {
     }
 }
 
-/// Maximum length of a line in either direction, bytes.
+/// Maximum line length in either direction, bytes.
 const LINE_MAX: usize = 4 << 10;
-/// Room for what a server sends at once on the control connection, bytes.
+/// Room for the bytes that a server sends at once on the control connection.
 const LINE_ROOM: usize = 2 << 10;
-/// Lower ports have services of their own, which a server must not make us connect to.
+/// Lower ports belong to well-known services, and a server must not make us connect to these.
 const DATA_PORT_MIN: u16 = 1024;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Replies of an FTP server (RFC 959, section 4.2): one line, or several that begin with the same
-//! code.
+//! Replies from an FTP server (RFC 959, section 4.2): one line, or several lines of which the first
+//! and the last have the same code.
 //!
-//! Called by `ftp` with one line after another; the fuzz target `ftp_reply` reads this file alone.
+//! Called by `ftp` with each line in turn; the fuzz target `ftp_reply` reads only this file.
 //!
-//! Invariants: no input panics. Of a reply of several lines only the last one is kept. An address
-//! that a server names for a data connection is read and thrown away.
-//! Cost: one copy of a line.
+//! Invariants: no input panics. If a reply has several lines, only the last line is kept. An
+//! address that a server names for a data connection is read and thrown away.
+//! Cost: a copy of the last line.
 
 use hashcache_http::UnixTime;
 
@@ -22,19 +22,19 @@ pub(crate) struct Reply {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAReply;
 
-/// Reads the lines of one reply.
+/// Reads the lines in a reply.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyReader {
-    /// The code of a reply of which more lines follow.
+    /// The code of a reply, if more lines follow.
     open: Option<u16>,
     lines: usize,
 }
 
 impl ReplyReader {
-    /// Takes a line without its end; a reply if it was the last line.
+    /// Takes a line without the line end; returns a reply if this was the last line.
     ///
     /// # Errors
-    /// The line does not begin with a code, or the reply has more than [`LINES_MAX`] lines.
+    /// The line does not start with a code, or the reply has more than [`LINES_MAX`] lines.
     pub(crate) fn take(&mut self, line: &[u8]) -> Result<Option<Reply>, NotAReply> {
         self.lines += 1;
         if self.lines > LINES_MAX {
@@ -49,7 +49,7 @@ impl ReplyReader {
             }
             return Ok(Some(reply(code, line)));
         };
-        // Lines between the first and the last one may contain anything.
+        // Lines between the first and the last line may contain anything.
         match head {
             Some((code, true)) if code == open => Ok(Some(reply(code, line))),
             _ => Ok(None),
@@ -62,7 +62,7 @@ fn reply(code: u16, line: &[u8]) -> Reply {
     Reply { code, text }
 }
 
-/// The code of a line, and whether it ends a reply.
+/// Returns the code of a line, and true if the line is the last line of a reply.
 fn code_of(line: &[u8]) -> Option<(u16, bool)> {
     let &[a @ b'1'..=b'5', b, c, ref rest @ ..] = line else {
         return None;
@@ -81,17 +81,17 @@ fn code_of(line: &[u8]) -> Option<(u16, bool)> {
 }
 
 impl Reply {
-    /// Whether the server has done what the command says.
+    /// Returns true if the server has executed the command.
     pub(crate) fn is_done(&self) -> bool {
         self.code / 100 == 2
     }
 
-    /// Whether a transfer begins, whose end another reply will tell.
+    /// Returns true if a transfer starts; another reply follows at the end of the transfer.
     pub(crate) fn is_begun(&self) -> bool {
         self.code / 100 == 1
     }
 
-    /// The number in a reply to SIZE.
+    /// Returns the number in a reply to SIZE.
     pub(crate) fn size(&self) -> Option<u64> {
         let digits = self.text.trim_ascii();
         let is_number = !digits.is_empty() && digits.len() <= 18;
@@ -102,7 +102,7 @@ impl Reply {
         Some(digits.iter().fold(0, append))
     }
 
-    /// The time in a reply to MDTM: `YYYYMMDDhhmmss` in UTC (RFC 3659, section 2.3).
+    /// Returns the time in a reply to MDTM: `YYYYMMDDhhmmss` in UTC (RFC 3659, section 2.3).
     pub(crate) fn modified(&self) -> Option<UnixTime> {
         match self.code {
             213 => time_value(self.text.trim_ascii()),
@@ -110,7 +110,7 @@ impl Reply {
         }
     }
 
-    /// The port in a reply to EPSV: `(|||6446|)` with any delimiter (RFC 2428, section 3).
+    /// Returns the port in a reply to EPSV: `(|||6446|)` with any delimiter (RFC 2428, section 3).
     pub(crate) fn extended_port(&self) -> Option<u16> {
         let open = self.text.iter().position(|&byte| byte == b'(')?;
         let inside = &self.text[open + 1..];
@@ -123,7 +123,7 @@ impl Reply {
         }
     }
 
-    /// The port in a reply to PASV: the last two of six numbers, `h1,h2,h3,h4,p1,p2`.
+    /// Returns the port in a reply to PASV: the last two of six numbers, `h1,h2,h3,h4,p1,p2`.
     pub(crate) fn port(&self) -> Option<u16> {
         // Some servers leave out the parentheses.
         let first = self.text.iter().position(u8::is_ascii_digit)?;
@@ -140,7 +140,7 @@ impl Reply {
     }
 }
 
-/// A number of at most five digits.
+/// Parses a number with at most five digits.
 fn number(digits: &[u8]) -> Option<u16> {
     if digits.is_empty() || digits.len() > 5 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -148,7 +148,7 @@ fn number(digits: &[u8]) -> Option<u16> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// A time as RFC 3659 writes it, section 2.3; fractions of seconds are left out.
+/// Parses a time in the RFC 3659 format, section 2.3; second fractions are ignored.
 pub(crate) fn time_value(text: &[u8]) -> Option<UnixTime> {
     let (date, fraction) = text.split_at_checked(14)?;
     if !date.iter().all(u8::is_ascii_digit) || !matches!(fraction, [] | [b'.', ..]) {
@@ -159,7 +159,7 @@ pub(crate) fn time_value(text: &[u8]) -> Option<UnixTime> {
     UnixTime::of_utc([part(0, 4)?, part(4, 6)?, part(6, 8)?], clock)
 }
 
-/// Maximum number of lines of a reply; greetings can be long.
+/// Maximum number of lines in a reply; greetings can be long.
 const LINES_MAX: usize = 512;
 
 #[cfg(test)]

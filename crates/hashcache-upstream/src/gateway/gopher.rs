@@ -1,12 +1,12 @@
-//! The dialogue with a Gopher server (RFC 1436): one line to it, and all that it sends until it
-//! closes.
+//! The dialogue with a Gopher server (RFC 1436): a single line to the server, and all bytes that it
+//! sends until it closes.
 //!
-//! Called by `gateway::start`. Gopher has no status, no length and no time of change. An item of
-//! type 3 as the whole answer means that there is nothing, which becomes 404.
+//! Called by `gateway::start`. Gopher has no status, no length and no modification time. If the
+//! whole answer is an item of type 3, the resource does not exist, which becomes 404.
 //!
-//! Invariant: what is sent is one line. A connection that is reset is not the end of a response;
-//! one that is closed is, because there is no other sign.
-//! Cost: one round trip.
+//! Invariant: the request is a single line. A reset of the connection is not the end of a response;
+//! a close is the end, because there is no other sign.
+//! Cost: a round trip.
 
 use hashcache_base::failure::Failure;
 use http::StatusCode;
@@ -18,7 +18,7 @@ use super::gopher_menu::{self, ITEMS_MAX, Item, PathError, Request};
 use super::message::{GatewayRequest, ResponseHead, ResponseWriter, refused};
 use super::{Collected, LIFETIME, PIECE_BYTES, Session, content_type, html, read_some, send_page};
 
-/// Answers `request` by the server at the other end of `socket`.
+/// Answers `request` with data from the server at the other end of `socket`.
 pub(super) async fn serve(
     session: &Session,
     mut socket: TcpStream,
@@ -43,10 +43,10 @@ pub(super) async fn serve(
     send_file(session, socket, (head, wanted.kind), out).await
 }
 
-/// The request that a path and a query ask for.
+/// Returns the Gopher request for a path and a query.
 ///
 /// # Errors
-/// They cannot be written as one line, or name an item type that the gateway does not support.
+/// They cannot be written as a single line, or name an item type that the gateway does not support.
 pub(super) fn wanted(path_and_query: &str) -> Result<Request, Failure> {
     let wanted = Request::parse(path_and_query).map_err(|error| match error {
         PathError::Control => refused("the path contains a control character"),
@@ -60,8 +60,8 @@ pub(super) fn wanted(path_and_query: &str) -> Result<Request, Failure> {
     }
 }
 
-/// The page that asks for the words of a search, if `wanted` is a search without words. No server
-/// need be asked for it.
+/// Returns the form for the search words, if `wanted` is a search without words. No server is
+/// needed for the form.
 pub(super) fn search_form(host: &str, wanted: &Request) -> Option<String> {
     let lacks_words = wanted.kind == b'7' && wanted.search.is_none();
     lacks_words.then(|| html::search(host, &[b"7", &wanted.selector[..]].concat()))
@@ -88,8 +88,8 @@ async fn send_menu(
     out.end().await
 }
 
-/// Sends what the server sends. Its first piece shows whether there is such an item at all; of a
-/// text, the last piece is held back, because the line that ends it is not part of it.
+/// Sends the server's bytes. Their first piece shows whether the item exists at all. For a text,
+/// the last piece is held back, because the final line with a dot is not part of the text.
 async fn send_file(
     session: &Session,
     mut socket: TcpStream,
@@ -119,12 +119,12 @@ async fn send_file(
     out.end().await
 }
 
-/// A text without the line with a single dot that ends it.
+/// Returns a text without the final line, which is a single dot.
 fn without_end(text: &[u8]) -> &[u8] {
     let ends = [TEXT_END, b"\n.\n", b"\n."];
     let end = ends.iter().find_map(|end| text.strip_suffix(*end));
     match end {
-        // The line before keeps its end.
+        // The line before keeps the line end.
         Some(rest) => {
             let line_end = if text[rest.len()..].starts_with(b"\r") {
                 2
@@ -138,7 +138,7 @@ fn without_end(text: &[u8]) -> &[u8] {
     }
 }
 
-/// The error that a whole answer is, if it is one.
+/// Returns the error item, if the whole answer is an error.
 fn error_of(answer: &[u8]) -> Option<Item<'_>> {
     let mut lines = answer.split(|&byte| byte == b'\n');
     let first = lines.next()?;
@@ -165,9 +165,9 @@ fn media_type(wanted: &Request) -> &'static str {
 }
 
 pub(super) const HTML: &str = "text/html; charset=utf-8";
-/// An answer of fewer bytes may be an error.
+/// Only an answer with fewer bytes may be an error.
 const ERROR_MAX: usize = 512;
-/// How a text ends.
+/// The end of a text: a line with a single dot.
 const TEXT_END: &[u8] = b"\r\n.\r\n";
 
 #[cfg(test)]

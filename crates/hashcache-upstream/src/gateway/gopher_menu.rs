@@ -1,20 +1,20 @@
-//! Menus of Gopher servers (RFC 1436), and the paths of gopher URLs (RFC 4266).
+//! Menus from Gopher servers (RFC 1436), and paths in gopher URLs (RFC 4266).
 //!
-//! Called by `gopher` and `html`; the fuzz target `gopher` reads this file alone.
+//! Called by `gopher` and `html`; the fuzz target `gopher` reads only this file.
 //!
 //! Invariants: no input panics. Fields of an item have no tab and no line end. A selector that is
 //! sent has no control character.
-//! Cost: one item of a few words for each line.
+//! Cost: an item (a few words) for each line.
 
-/// One line of a menu.
+/// A menu line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Item<'a> {
-    /// The type: one character.
+    /// The type: a character.
     pub(crate) kind: u8,
     pub(crate) label: &'a [u8],
     pub(crate) selector: &'a [u8],
     pub(crate) host: &'a [u8],
-    /// `None`: the item leads nowhere.
+    /// `None`: the item has no target.
     pub(crate) port: Option<u16>,
 }
 
@@ -46,7 +46,8 @@ pub(crate) fn read(text: &[u8]) -> Menu<'_> {
     menu
 }
 
-/// One line: type and label, selector, host and port, with tabs between. What is missing is empty.
+/// Reads a line: type and label, selector, host and port, with tabs between. Missing fields are
+/// empty.
 pub(crate) fn item(line: &[u8]) -> Option<Item<'_>> {
     let (&kind, rest) = line.split_first()?;
     let mut fields = rest.split(|&byte| byte == b'\t');
@@ -63,26 +64,26 @@ pub(crate) fn item(line: &[u8]) -> Option<Item<'_>> {
 }
 
 impl Item<'_> {
-    /// The server says that there is no such thing.
+    /// Returns true if the server reports that the item does not exist.
     pub(crate) fn is_error(&self) -> bool {
         self.kind == b'3'
     }
 }
 
-/// What a gopher URL names.
+/// The item that a gopher URL names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// The type of the item.
+    /// The item type.
     pub(crate) kind: u8,
     pub(crate) selector: Vec<u8>,
-    /// The words of a search.
+    /// The search words.
     pub(crate) search: Option<Vec<u8>>,
 }
 
-/// Why a path is refused.
+/// The reason why a path is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathError {
-    /// A control character would end the selector, or begin another line.
+    /// A control character would terminate the selector, or start another line.
     Control,
     /// The selector has more than 255 bytes.
     TooLong,
@@ -94,7 +95,8 @@ impl Request {
     pub(crate) fn parse(path_and_query: &str) -> Result<Self, PathError> {
         let path = path_and_query.strip_prefix('/').unwrap_or(path_and_query);
         let (path, query) = match path.split_once('?') {
-            // Only items of this type are searched; elsewhere it is part of the selector.
+            // Only items of this type are searched; in other types the question mark is part of the
+            // selector.
             Some((path, query)) if path.starts_with('7') => (path, Some(query)),
             _ => (path, None),
         };
@@ -102,7 +104,7 @@ impl Request {
         let (&kind, rest) = bytes.split_first().unwrap_or((&b'1', &[]));
         let (selector, search) = match rest.iter().position(|&byte| byte == b'\t') {
             Some(tab) => (&rest[..tab], Some(rest[tab + 1..].to_vec())),
-            // A space is `+` in what a form sends.
+            // A form sends a space as `+`.
             None => (rest, query.map(|query| decode(&query.replace('+', "%20")))),
         };
         let search = search.map(|search| match search.strip_prefix(b"q=") {
@@ -124,7 +126,7 @@ impl Request {
         })
     }
 
-    /// The line that asks the server.
+    /// Returns the line to send to the server.
     pub(crate) fn line(&self) -> Vec<u8> {
         let mut line = self.selector.clone();
         if let Some(search) = &self.search {
@@ -158,10 +160,10 @@ pub fn decode(text: &str) -> Vec<u8> {
 
 /// Maximum number of items that are shown.
 pub(crate) const ITEMS_MAX: usize = 10_000;
-/// Maximum length of a line, bytes; longer ones are left out. As HTML it is made as a whole, and
+/// Maximum line length, bytes; longer lines are left out. A line becomes HTML as a whole, and
 /// escaping makes it longer.
 const LINE_MAX: usize = 4096;
-/// Maximum length of a selector (RFC 1436, section 3.8), with the words of a search.
+/// Maximum selector length (RFC 1436, section 3.8), with the search words.
 const SELECTOR_MAX: usize = 255;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Pages of gateways: directories, menus and errors.
+//! Gateway pages: directories, menus and errors.
 //!
 //! Called by `ftp` and `gopher`, which send a page piece by piece.
 //!
-//! Invariant: all text of servers and of URLs is escaped, and links have only the schemes of
-//! [`LINKED`]. Cost: one piece at a time.
+//! Invariant: all text from servers and URLs is escaped, and links have only the schemes in
+//! [`LINKED`]. Cost: a piece at a time.
 
 use std::fmt::{self, Write as _};
 
@@ -13,7 +13,7 @@ use hashcache_http::{Authority, Scheme};
 use super::gopher_menu::{Item, Menu};
 use super::listing::{Entry, EntryKind, Listing, NAMES_MAX};
 
-/// The pieces of the page of a directory. `path` is decoded, without a `/` at its end.
+/// Makes a directory page, in pieces. `path` is decoded, without a `/` at the end.
 pub(super) fn directory<'a>(
     host: &str,
     path: &[u8],
@@ -77,7 +77,7 @@ fn row(base: &str, entry: &Entry<'_>) -> String {
     row
 }
 
-/// The pieces of the page of a menu.
+/// Makes a menu page, in pieces.
 pub(super) fn menu<'a>(host: &str, menu: &'a Menu<'a>) -> impl Iterator<Item = String> + use<'a> {
     let begin = frame::begin(&Escaped(host).to_string(), STYLE) + "<div class=g>";
     let mut end = String::from("</div>");
@@ -103,7 +103,7 @@ fn menu_line(item: &Item<'_>) -> String {
     }
 }
 
-/// The URL of an item, as HTML; `None` if it leads nowhere.
+/// Returns an item's URL, as HTML; `None` if the item has no target.
 fn target_of(item: &Item<'_>) -> Option<String> {
     if item.kind == b'h'
         && let Some(url) = item.selector.strip_prefix(b"URL:")
@@ -115,7 +115,7 @@ fn target_of(item: &Item<'_>) -> Option<String> {
         });
         return is_linked.then(|| Escaped(url).to_string());
     }
-    // 2, 8 and T are programs of their own; i is text, 3 an error.
+    // 2, 8 and T need other programs; i is text, 3 an error.
     if b"i328T+".contains(&item.kind) || !item.kind.is_ascii_graphic() {
         return None;
     }
@@ -131,7 +131,7 @@ fn target_of(item: &Item<'_>) -> Option<String> {
     Some(format!("gopher://{authority}/{kind}{}", Encoded(selector)))
 }
 
-/// The page of a search without words: a form that asks for them. `path` is the path of the URL.
+/// Makes the page for a search without words: a form for the words. `path` is the path of the URL.
 pub(super) fn search(host: &str, path: &[u8]) -> String {
     let action = Encoded::path(path);
     let action = action.trim_end_matches('/');
@@ -142,7 +142,7 @@ pub(super) fn search(host: &str, path: &[u8]) -> String {
     frame::document(&Escaped(host).to_string(), &main)
 }
 
-/// The page of an error. `said` is what the server says.
+/// Makes an error page. `said` is the server's message.
 pub(super) fn error(title: &str, said: &[u8]) -> String {
     let said = String::from_utf8_lossy(&said[..said.len().min(SAID_MAX)]);
     let main = match said.trim() {
@@ -156,8 +156,8 @@ pub(super) fn error(title: &str, said: &[u8]) -> String {
 struct Encoded<'a>(&'a [u8]);
 
 impl Encoded<'_> {
-    /// The path of a directory of this decoded name, with `/` at both ends. A `/` at the beginning
-    /// of the name itself is encoded: two would be the beginning of a host.
+    /// Returns the URL path of the directory with this decoded name, with `/` at both ends. A `/`
+    /// at the start of the name is encoded, because two slashes would start a host.
     fn path(name: &[u8]) -> String {
         if name.is_empty() {
             return "/".to_owned();
@@ -187,7 +187,7 @@ impl fmt::Display for Encoded<'_> {
     }
 }
 
-/// A time of a listing: that of MLSD in a readable form, others as the server writes them.
+/// A time in a listing: a time from MLSD in a readable form, other times as the server writes them.
 struct Time<'a>(&'a [u8]);
 
 impl fmt::Display for Time<'_> {
@@ -209,9 +209,9 @@ impl fmt::Display for Time<'_> {
     }
 }
 
-/// How URLs begin to which items of type `h` may lead.
+/// Allowed URL prefixes in items with type `h`.
 const LINKED: [&str; 4] = ["http://", "https://", "gopher://", "ftp://"];
-/// How much of a server's message is shown, bytes.
+/// Maximum number of bytes of a server's message that are shown.
 const SAID_MAX: usize = 512;
 
 /// Tables that fit a phone, and menus as their authors aligned them.

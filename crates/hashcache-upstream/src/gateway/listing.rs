@@ -1,11 +1,11 @@
-//! Listings of directories as FTP servers send them: MLSD (RFC 3659, section 7), and LIST in the
-//! forms of Unix and of MS-DOS.
+//! Directory listings as FTP servers send them: MLSD (RFC 3659, section 7), and LIST in the forms
+//! of Unix and MS-DOS.
 //!
-//! Called by `html`; the fuzz target `ftp_listing` reads this file alone.
+//! Called by `ftp`; `html` shows the entries. The fuzz target `ftp_listing` reads only this file.
 //!
 //! Invariants: no input panics. A name has no control character and no `/`, and is neither `.` nor
 //! `..`. At most [`NAMES_MAX`] names are read.
-//! Cost: one entry of a few words for each name; names stay in the text.
+//! Cost: an entry (a few words) for each name; names stay in the text.
 
 /// The command that a listing answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) enum ListingForm {
     List,
 }
 
-/// What a name in a directory stands for.
+/// The kind of file that a name in a directory stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EntryKind {
     Directory,
@@ -28,9 +28,9 @@ pub(crate) enum EntryKind {
 pub(crate) struct Entry<'a> {
     pub(crate) kind: EntryKind,
     pub(crate) name: &'a [u8],
-    /// Size of a file, bytes.
+    /// File size, bytes.
     pub(crate) size: Option<u64>,
-    /// The time of the last change as the server writes it; empty: unknown.
+    /// The modification time as the server writes it; empty: unknown.
     pub(crate) modified: &'a [u8],
 }
 
@@ -73,12 +73,12 @@ pub(crate) fn read(form: ListingForm, text: &[u8]) -> Listing<'_> {
 
 enum Line<'a> {
     Entry(Entry<'a>),
-    /// A line that names nothing to show.
+    /// A line without a name to show.
     Nothing,
     Unread,
 }
 
-/// An entry, if its name is one that a URL can have.
+/// Returns an entry, if a URL can hold the name.
 fn entry<'a>(entry: Entry<'a>) -> Line<'a> {
     let name = entry.name;
     let is_control = |byte: &u8| *byte < b' ' || *byte == 0x7f || *byte == b'/';
@@ -128,7 +128,7 @@ fn mlsd(line: &[u8]) -> Line<'_> {
     entry(read)
 }
 
-/// A line of LIST.
+/// A LIST line.
 fn list(line: &[u8]) -> Line<'_> {
     let words: Vec<Word<'_>> = words(line).take(WORDS_READ).collect();
     match words.first() {
@@ -150,7 +150,7 @@ fn unix<'a>(line: &'a [u8], words: &[Word<'a>]) -> Line<'a> {
         b'b' | b'c' | b'p' | b's' => return Line::Nothing,
         _ => return Line::Unread,
     };
-    // The first place at which a number and a date stand: a group may have the name of a month.
+    // Takes the first place with a number and a date: a group may be named like a month.
     let date = (2..words.len()).find_map(|at| {
         number(words[at - 1].text)?;
         let rest = &words[at..];
@@ -170,7 +170,7 @@ fn unix<'a>(line: &'a [u8], words: &[Word<'a>]) -> Line<'a> {
         return Line::Unread;
     };
     let (first, last) = (words[at], words[at + length - 1]);
-    // One space: a name may begin with further ones.
+    // Skips a single space, because a name may start with further spaces.
     let name = line.get(last.end() + 1..).unwrap_or_default();
     let name = match kind {
         EntryKind::Link => find(name, b" -> ").map_or(name, |end| &name[..end]),
@@ -219,7 +219,7 @@ fn dos<'a>(line: &'a [u8], words: &[Word<'a>]) -> Line<'a> {
     })
 }
 
-/// A word of a line, and where it begins.
+/// A word in a line, and the start position.
 #[derive(Clone, Copy, Debug)]
 struct Word<'a> {
     text: &'a [u8],
@@ -232,7 +232,7 @@ impl Word<'_> {
     }
 }
 
-/// The words of a line; none is empty.
+/// Returns the words in a line; none is empty.
 fn words(line: &[u8]) -> impl Iterator<Item = Word<'_>> {
     let mut start = 0;
     line.split(|&byte| byte == b' ').filter_map(move |text| {
@@ -267,7 +267,7 @@ fn is_iso_date(text: &[u8]) -> bool {
     text.len() == 10 && text.iter().enumerate().all(is_part)
 }
 
-/// A number of at most 18 digits.
+/// Parses a number with at most 18 digits.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 18 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -282,9 +282,9 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
 
 /// Maximum number of names that are shown.
 pub(crate) const NAMES_MAX: usize = 10_000;
-/// Maximum length of a name, bytes: its row is made as a whole, and escaping makes it longer.
+/// Maximum name length, bytes: a row becomes HTML as a whole, and escaping makes it longer.
 const NAME_MAX: usize = 4096;
-/// Words of a line among which size and date are looked for.
+/// Number of words per line in which size and date are searched.
 const WORDS_READ: usize = 12;
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
-//! The HTTP side of a gateway: the request that `Upstream` has written, and the response that it
-//! reads.
+//! A gateway's HTTP side: the request that `Upstream` has written, and the response that it reads.
 //!
-//! Called by `ftp` and `gopher`. The proxy treats the other end as an origin that speaks HTTP/1.1
-//! and closes the connection after each response.
+//! Called by `ftp` and `gopher`. For the proxy the other end is an origin that uses HTTP/1.1 and
+//! closes the connection after each response.
 //!
-//! Invariant: a response is complete for its reader only if [`ResponseWriter::end`] was called. If
+//! Invariant: a response is complete for the reader only if [`ResponseWriter::end`] was called. If
 //! the writer is dropped before, the length is not reached, or the last chunk is missing.
-//! Cost: one buffer for the head of the request.
+//! Cost: a buffer for the head of the request.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -19,7 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 #[derive(Debug)]
 pub(super) struct GatewayRequest {
     pub(super) is_head: bool,
-    /// Path and query of the URL.
+    /// Path and query from the URL.
     pub(super) target: String,
     pub(super) fields: HeaderMap,
 }
@@ -28,7 +27,7 @@ pub(super) struct GatewayRequest {
 pub(super) type Login = (Vec<u8>, Vec<u8>);
 
 impl GatewayRequest {
-    /// Reads the head of a request, which has no content.
+    /// Reads the head of a request without content.
     pub(super) async fn read(stream: &mut DuplexStream, head_max: usize) -> Result<Self, Failure> {
         let mut read = Vec::with_capacity(HEAD_USUAL);
         loop {
@@ -45,10 +44,12 @@ impl GatewayRequest {
         }
     }
 
-    /// User name and password of Basic authentication (RFC 7617); `Ok(None)`: none are given.
+    /// Returns user name and password from Basic authentication (RFC 7617); `Ok(None)`: none are
+    /// given.
     ///
     /// # Errors
-    /// The field is not Basic, or a control character, also Telnet's 255, would end a command.
+    /// The field is not Basic, or contains a control character (also Telnet's 255), which would
+    /// terminate a command.
     pub(super) fn login(&self) -> Result<Option<Login>, Failure> {
         let Some(value) = self.fields.get(AUTHORIZATION) else {
             return Ok(None);
@@ -100,7 +101,7 @@ fn parse(read: &[u8]) -> Result<Option<GatewayRequest>, Failure> {
     }))
 }
 
-/// A request that is refused with 400.
+/// Makes the failure for a request that is refused with 400.
 pub(super) const fn refused(reason: &'static str) -> Failure {
     Failure::Refused {
         status: StatusCode::BAD_REQUEST,
@@ -108,7 +109,7 @@ pub(super) const fn refused(reason: &'static str) -> Failure {
     }
 }
 
-/// The head of a response.
+/// A response head.
 #[derive(Debug)]
 pub(super) struct ResponseHead {
     status: StatusCode,
@@ -121,7 +122,7 @@ impl ResponseHead {
         Self { status, text }
     }
 
-    /// Adds a field, whose value must be one that a field can have.
+    /// Adds a field; `value` must be valid in a field.
     pub(super) fn field(mut self, name: &str, value: &str) -> Self {
         debug_assert!(!value.contains(['\r', '\n']), "a value of one line");
         self.text.extend([name, ": ", value, "\r\n"]);
@@ -129,7 +130,7 @@ impl ResponseHead {
     }
 }
 
-/// Writes the response to one request.
+/// Writes the response to a request.
 #[derive(Debug)]
 pub(super) struct ResponseWriter {
     stream: DuplexStream,
@@ -165,7 +166,7 @@ impl ResponseWriter {
         self.write(text.as_bytes()).await
     }
 
-    /// Writes a piece of the content.
+    /// Writes a content piece.
     pub(super) async fn piece(&mut self, piece: &[u8]) -> Result<(), Failure> {
         if self.is_head || piece.is_empty() {
             return Ok(());
@@ -179,7 +180,7 @@ impl ResponseWriter {
         self.write(b"\r\n").await
     }
 
-    /// Ends the content, which is complete.
+    /// Finishes the content, which is complete.
     pub(super) async fn end(&mut self) -> Result<(), Failure> {
         if self.is_chunked && !self.is_head {
             self.write(b"0\r\n\r\n").await?;
@@ -188,7 +189,7 @@ impl ResponseWriter {
         ended.map_err(|_| Failure::ConnectionTerminated)
     }
 
-    /// A whole response.
+    /// Writes a whole response.
     pub(super) async fn whole(&mut self, head: ResponseHead, content: &str) -> Result<(), Failure> {
         self.begin(head, Some(content.len() as u64)).await?;
         self.piece(content.as_bytes()).await?;
@@ -201,7 +202,7 @@ impl ResponseWriter {
     }
 }
 
-/// Room for the head of a usual request, bytes.
+/// Room for a usual request head, bytes.
 const HEAD_USUAL: usize = 2 << 10;
-/// Fields of a request; the proxy's own limit is smaller by default.
+/// Maximum number of fields in a request; the proxy's own limit is smaller by default.
 const FIELDS_MAX: usize = 512;

@@ -1,17 +1,17 @@
-//! Gateways: resources of FTP and Gopher servers, as an HTTP origin would serve them.
+//! Gateways: resources on FTP and Gopher servers, as an HTTP origin would serve them.
 //!
-//! `Upstream` connects to the server and calls `start`, which returns a byte stream. At its other
-//! end a task reads one HTTP/1.1 request, asks the server in its own protocol, and writes one
-//! response. So framing, limits, storing and validation are the same as for any other origin.
+//! `Upstream` connects to the server and calls `start`, which returns a byte stream. At the other
+//! end a task reads an HTTP/1.1 request, talks to the server in that server's protocol, and writes
+//! a response. So framing, limits, storing and validation are the same as for any other origin.
 //!
-//! `ftp` and `gopher` are the two dialogues; `ftp_reply`, `listing` and `gopher_menu` read what
-//! servers send; `html` makes pages of it, and `message` reads and writes HTTP.
+//! `ftp` and `gopher` are the two dialogues; `ftp_reply`, `listing` and `gopher_menu` parse the
+//! servers' data; `html` makes pages from it, and `message` reads and writes HTTP.
 //!
-//! Invariants: a transfer that broke is never a complete response. A data connection goes only to
-//! the address of the control connection, and is checked like any other. The task ends with its
-//! stream, whatever the server does.
-//! Cost: a task and two buffers for each request (`GATEWAY_BYTES`); connections to the servers
-//! are not kept.
+//! Invariants: a broken transfer is never a complete response. A data connection is made only to
+//! the address of the control connection, and is checked like any other. The task is aborted with
+//! its stream, whatever the server does.
+//! Cost: a task and two buffers for each request (`GATEWAY_BYTES`); connections to the servers are
+//! not kept.
 
 mod content_type;
 mod ftp;
@@ -50,26 +50,26 @@ pub use self::gopher_menu::decode;
 pub(crate) type Dial =
     Box<dyn Fn(SocketAddr) -> Pin<Box<dyn Future<Output = Result<TcpStream, Failure>>>>>;
 
-/// What a dialogue with a server needs beside the connection.
+/// Data that a dialogue with a server needs beside the connection.
 pub(crate) struct Session {
     pub(crate) scheme: Scheme,
-    /// Host and port as the URL has them.
+    /// Host and port as in the URL.
     pub(crate) host: String,
-    /// The address of the server.
+    /// The server's address.
     pub(crate) address: SocketAddr,
     pub(crate) dial: Dial,
-    /// Maximum size of the request's head, bytes.
+    /// Maximum request head size, bytes.
     pub(crate) head_bytes: usize,
-    /// How long the server may take for a reply.
+    /// Maximum time for a server reply.
     pub(crate) reply_time: Duration,
-    /// How long content may stop.
+    /// Maximum time without content bytes.
     pub(crate) between_bytes_time: Duration,
     pub(crate) now: UnixTime,
     /// The budget, and the client that pays; `None` in tests.
     pub(crate) memory: Option<(Cache, Option<Share>)>,
 }
 
-/// The near end: what `Upstream` reads and writes. When it is dropped, the session ends.
+/// The near end, which `Upstream` reads and writes. Dropping it aborts the session.
 #[derive(Debug)]
 pub(crate) struct GatewayStream {
     stream: DuplexStream,
@@ -77,7 +77,7 @@ pub(crate) struct GatewayStream {
     failed: GatewayFailure,
 }
 
-/// Why a session ended before its response began.
+/// The reason why a session failed before the response started.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GatewayFailure(Arc<OnceLock<Failure>>);
 
@@ -87,11 +87,11 @@ impl GatewayFailure {
     }
 }
 
-/// Refuses a resource that no session could ask for, before there is a connection for it: some
-/// servers take a connection that closes without a line for a request of their root.
+/// Refuses a resource that no session could request, before there is a connection for it: if a
+/// connection closes without a line, some servers take this for a request for their root.
 ///
 /// # Errors
-/// Why it is refused.
+/// The reason why the resource is refused.
 pub fn check(target: &Target) -> Result<(), Failure> {
     match target.scheme {
         Scheme::Gopher => gopher::wanted(&ascii_path(target)).map(drop),
@@ -99,7 +99,7 @@ pub fn check(target: &Target) -> Result<(), Failure> {
     }
 }
 
-/// The page that the gateway itself has for a resource: a form for the words of a search.
+/// Returns the page that the gateway makes without a server: a form for the search words.
 pub fn own_page(target: &Target) -> Option<Response<Bytes>> {
     if target.scheme != Scheme::Gopher {
         return None;
@@ -126,7 +126,7 @@ fn ascii_path(target: &Target) -> String {
     path
 }
 
-/// Begins a session, in a task of its own on this core.
+/// Starts a session, in a separate task on this core.
 pub(crate) fn start(session: Session, socket: TcpStream) -> GatewayStream {
     let (near, far) = duplex(PIPE_BYTES);
     let failed = GatewayFailure::default();
@@ -169,7 +169,7 @@ async fn serve(
 }
 
 impl GatewayStream {
-    /// Where the session notes why it ended.
+    /// Returns the place where the session notes the failure.
     pub(crate) fn failure(&self) -> GatewayFailure {
         self.failed.clone()
     }
@@ -219,7 +219,7 @@ struct Collected {
 }
 
 impl Collected {
-    /// Reads `from` to its end, or to [`TEXT_MAX`] bytes.
+    /// Reads `from` to the end, or to [`TEXT_MAX`] bytes.
     async fn read(session: &Session, from: &mut TcpStream) -> Result<Self, Failure> {
         let mut collected = Self::default();
         loop {
@@ -239,7 +239,7 @@ impl Collected {
         }
     }
 
-    /// Takes `bytes` of memory until the text is dropped.
+    /// Reserves `bytes` bytes of memory until the text is dropped.
     fn hold(&mut self, session: &Session, bytes: usize) -> Result<(), Failure> {
         if let Some((cache, client)) = &session.memory {
             let held = share::reserve_for(client.as_ref(), cache, bytes as u64);
@@ -248,7 +248,8 @@ impl Collected {
         Ok(())
     }
 
-    /// Takes memory for what is read of the text: at most `most` rows of `row` bytes.
+    /// Reserves memory for the rows that are parsed from the text: at most `most` rows of `row`
+    /// bytes.
     fn hold_rows(&mut self, session: &Session, most: usize, row: usize) -> Result<(), Failure> {
         let lines = self.text.iter().filter(|&&byte| byte == b'\n').count() + 1;
         // A vector that grows may have twice the room.
@@ -256,7 +257,7 @@ impl Collected {
     }
 }
 
-/// Reads what has arrived into the free room of `buffer`; 0 at the end.
+/// Reads the available bytes into the free room in `buffer`; 0 at the end.
 async fn read_some(
     session: &Session,
     from: &mut TcpStream,
@@ -268,7 +269,7 @@ async fn read_some(
     read.map_err(|_| Failure::ResponseIncomplete)
 }
 
-/// Sends the pieces of a page in larger ones.
+/// Sends the pieces of a page, joined into larger pieces.
 async fn send_page(
     out: &mut ResponseWriter,
     pieces: impl Iterator<Item = String>,
@@ -284,15 +285,15 @@ async fn send_page(
     out.piece(held.as_bytes()).await
 }
 
-/// Memory of a session beside its sockets, bytes: the pipe, two pieces of content, lines.
+/// Memory for a session beside the sockets, bytes: the pipe, two content pieces, lines.
 pub(crate) const GATEWAY_BYTES: u64 = (PIPE_BYTES + 2 * PIECE_BYTES + (16 << 10)) as u64;
-/// Room between a session and its HTTP/1.1 connection.
+/// Room between a session and the HTTP/1.1 connection.
 const PIPE_BYTES: usize = 32 << 10;
-/// How much content is read at once.
+/// Maximum number of content bytes that are read at once.
 const PIECE_BYTES: usize = 16 << 10;
-/// Maximum size of a listing or menu, bytes.
+/// Maximum size for a listing or menu, bytes.
 const TEXT_MAX: usize = 1 << 20;
-/// How much room for text is taken at once.
+/// Bytes by which the room for text grows.
 const TEXT_GRAIN: usize = 64 << 10;
-/// How long listings, menus and what has no time of change are fresh.
+/// Freshness lifetime of listings, menus and resources without a modification time.
 const LIFETIME: &str = "max-age=600";

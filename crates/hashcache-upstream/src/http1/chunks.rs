@@ -1,11 +1,12 @@
 //! The chunked coding of a response (RFC 9112, section 7.1).
 //!
-//! Called by `content` with what was read. Sizes and line ends must be exact, because they decide
-//! where the next response begins; of extensions nothing is needed, so whatever an origin writes
-//! there is skipped.
+//! Called by `content` with the bytes read. Sizes and line ends must be exact, because they decide
+//! where the next response starts; extensions are not used, so they are skipped whatever they
+//! contain.
 //!
-//! Invariant: the content ends with the last chunk and its trailer section, or with an error.
-//! Cost: chunk data is not copied; everything else is one match per byte.
+//! Invariant: the content is complete after the last chunk and the trailer section, or there is an
+//! error.
+//! Cost: chunk data is not copied; everything else is a match per byte.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -17,7 +18,7 @@ pub(super) struct Chunks {
     place: Place,
     /// Bytes of the current chunk that are still missing.
     left: u64,
-    /// Bytes of extensions so far, beyond as many as there is content.
+    /// Extension bytes so far; each content byte cancels one.
     extension: usize,
     /// The trailer section so far.
     trailers: Vec<u8>,
@@ -25,7 +26,7 @@ pub(super) struct Chunks {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// Before the first digit of a size.
+    /// Before the first size digit.
     #[default]
     Begin,
     Size,
@@ -36,7 +37,7 @@ enum Place {
     Data,
     DataCr,
     DataLf,
-    /// At the first byte of a line of the trailer section.
+    /// At the first byte of a trailer section line.
     TrailerLine,
     Trailer,
     EndLf,
@@ -44,15 +45,15 @@ enum Place {
 }
 
 impl Chunks {
-    /// Whether the content and its trailers were returned.
+    /// Returns true if the content and the trailers were returned.
     pub(super) fn is_complete(&self) -> bool {
         self.place == Place::End && self.trailers.is_empty()
     }
 
-    /// Takes the next frame out of `read`; `None`: more must be read, or the content is complete.
+    /// Takes the next frame from `read`; `None`: more must be read, or the content is complete.
     ///
     /// # Errors
-    /// The coding is damaged, or has more beside the content than a reader has to accept.
+    /// The coding is damaged, or has more bytes beside the content than a reader has to accept.
     pub(super) fn next(&mut self, read: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Damaged> {
         self.skip_framing(read)?;
         if self.place == Place::End && !self.trailers.is_empty() {
@@ -68,14 +69,14 @@ impl Chunks {
         self.extension = self.extension.saturating_sub(here);
         if self.left == 0 {
             self.place = Place::DataCr;
-            // If the end has arrived with the last data, the reader learns it with them. Damage is
-            // found again behind them.
+            // If the end has arrived with the last data, the reader learns about the end together
+            // with the data. Damage is found again on the next call.
             let _ = self.skip_framing(read);
         }
         Ok(Some(Frame::data(data)))
     }
 
-    /// Goes on to the next data, or to the end.
+    /// Skips to the next data, or to the end.
     fn skip_framing(&mut self, read: &mut BytesMut) -> Result<(), Damaged> {
         while let Some(&byte) = read.first()
             && !matches!(self.place, Place::Data | Place::End)
@@ -152,11 +153,11 @@ fn parse_trailers(lines: &[u8]) -> Result<HeaderMap, Damaged> {
     Ok(map)
 }
 
-/// Most bytes of extensions beyond as many as there is content.
+/// Maximum number of extension bytes beyond the number of content bytes.
 const EXTENSION_BYTES: usize = 16 << 10;
-/// Most bytes of a trailer section.
+/// Maximum number of bytes in a trailer section.
 const TRAILER_BYTES: usize = 16 << 10;
-/// Most fields of a trailer section.
+/// Maximum number of fields in a trailer section.
 const TRAILER_FIELDS: usize = 100;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The content of a response in HTTP/1.1.
+//! Response content in HTTP/1.1.
 //!
-//! Read by `ResponseBody` through `incoming`. It reads the connection itself, so nothing is read
-//! for a reader that waits.
+//! Read by `ResponseBody` through `incoming`. The content reads directly from the connection, so
+//! nothing is read ahead for a reader that waits.
 //!
-//! Invariant: content ends as its framing says, or with a `Failure`.
+//! Invariant: content is complete according to the framing, or there is a `Failure`.
 
 use std::task::{Context, Poll, ready};
 
@@ -16,7 +16,7 @@ use super::super::framing::Framing;
 use super::chunks::Chunks;
 use super::{Http1Conn, ReadFor};
 
-/// The content of a response; `None` behind its end.
+/// Response content; `None` after the end.
 #[derive(Debug)]
 pub(in super::super) struct Http1Content(Option<(Http1Conn, Left)>);
 
@@ -29,7 +29,7 @@ enum Left {
 }
 
 impl Http1Content {
-    /// Before it is known how the content is framed.
+    /// Empty content, used until the framing is known.
     pub(in super::super) fn none() -> Self {
         Self(None)
     }
@@ -45,12 +45,12 @@ impl Http1Content {
         Self(Some((conn, left)))
     }
 
-    /// Lets go of the connection.
+    /// Releases the connection.
     pub(in super::super) fn close(&mut self) {
         self.0 = None;
     }
 
-    /// Whether all of the content was returned.
+    /// Returns true if all content was returned.
     pub(in super::super) fn is_end_stream(&self) -> bool {
         self.0.is_none()
     }
@@ -63,7 +63,7 @@ impl Http1Content {
         }
     }
 
-    /// The next frame.
+    /// Polls the next frame.
     pub(in super::super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -71,7 +71,8 @@ impl Http1Content {
         if self.is_end_stream() {
             return Poll::Ready(None);
         }
-        // A read may bring thousands of chunks, for which a reader would keep the thread.
+        // A read may return thousands of chunks; without this a reader would keep the thread for
+        // all of them.
         let turn = ready!(coop::poll_proceed(cx));
         while let Some((conn, left)) = &mut self.0 {
             let mut conn = conn.borrow_mut();
@@ -98,7 +99,7 @@ impl Http1Content {
 }
 
 impl Left {
-    /// Takes the next frame out of `read`; `None`: more must be read.
+    /// Takes the next frame from `read`; `None`: more must be read.
     fn take(&mut self, read: &mut BytesMut) -> Result<Option<Frame<Bytes>>, Failure> {
         let length = match self {
             // Chunked content may still have trailers to return when `read` is empty.
@@ -117,7 +118,7 @@ impl Left {
         Ok(Some(Frame::data(read.split_to(length).freeze())))
     }
 
-    /// Whether all of the content was returned.
+    /// Returns true if all content was returned.
     fn is_over(&self) -> bool {
         match self {
             Self::Bytes(left) => *left == 0,

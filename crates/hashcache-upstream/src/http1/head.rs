@@ -1,10 +1,10 @@
-//! Heads of responses.
+//! Response heads.
 //!
-//! Called by `Http1Conn` when `repair` has seen the end of a head.
+//! Called by `Http1Conn` when `repair` has seen a complete head.
 //!
-//! Invariant: names and values are those that `repair` has let pass; a line without a name is
-//! dropped, and never one that could frame the content.
-//! Cost: one pass, one copy of the head, which all values share, and the map. A large head is not
+//! Invariant: names and values are as `repair` has let them pass; a line without a name is dropped,
+//! but never a line that could frame the content.
+//! Cost: a pass, a copy of the head, which all values share, and the map. A large head is not
 //! copied, but read twice.
 
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use http::{Response, StatusCode, Version};
 use httparse::{ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
 
-/// Most bytes and fields of a head.
+/// Maximum numbers of bytes and of fields in a head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeadLimits {
     pub(super) bytes: usize,
@@ -37,8 +37,8 @@ pub(super) fn take(read: &mut BytesMut, limits: HeadLimits) -> Result<Response<(
     response.ok_or(MALFORMED)
 }
 
-/// Fails if `read` can never become a head within `limits`. Empty lines before a head mean nothing,
-/// and count.
+/// Fails if `read` can never become a head within `limits`. Empty lines before a head have no
+/// meaning, but they count.
 pub(super) fn check_begun(read: &[u8], limits: HeadLimits) -> Result<(), Failure> {
     const VERSION: &[u8] = b"HTTP/1.";
     let begin = read.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
@@ -57,8 +57,8 @@ pub(super) fn check_begun(read: &[u8], limits: HeadLimits) -> Result<(), Failure
 const MALFORMED: Failure = Failure::ResponseMalformed("head is not HTTP/1");
 const TOO_LARGE: Failure = Failure::ResponseMalformed("head is too large");
 
-/// The length of the head at the start of `read`, and the head, whose fields share what `shared`
-/// makes of its text; `None` if that is nothing.
+/// Returns the length of the head at the start of `read`, and the head. `shared` makes the buffer
+/// that the field values share; if it returns `None`, no head is built.
 fn parse(
     read: &[u8],
     limits: HeadLimits,
@@ -96,7 +96,7 @@ fn parse(
     }
 }
 
-/// `text` is what was parsed, and `shared` has the same bytes.
+/// Builds the response; `text` is the parsed text, and `shared` has the same bytes.
 fn build(parsed: &httparse::Response<'_, '_>, text: &[u8], shared: &Bytes) -> Option<Response<()>> {
     let mut response = Response::new(());
     let code = StatusCode::from_u16(parsed.code?).ok()?;
@@ -127,16 +127,16 @@ fn build(parsed: &httparse::Response<'_, '_>, text: &[u8], shared: &Bytes) -> Op
     Some(response)
 }
 
-/// A value with each line folding replaced by a space (RFC 9112, section 5.2).
+/// Returns a value with each line folding replaced by a space (RFC 9112, section 5.2).
 fn unfold(value: &[u8]) -> Vec<u8> {
     let lines: Vec<_> = value.split(|&byte| byte == b'\n').collect();
     let lines: Vec<_> = lines.iter().map(|line| line.trim_ascii()).collect();
     lines.join(&b' ')
 }
 
-/// A head of this size is copied, and the buffer that it was read into is used again.
+/// A head up to this size is copied, so that the read buffer can be used again.
 const COPIED_MAX: usize = 8 << 10;
-/// Fields of almost every head; an array of them is on the stack.
+/// Enough fields for almost every head; an array with this size is on the stack.
 const FEW_FIELDS: usize = 64;
 
 #[cfg(test)]

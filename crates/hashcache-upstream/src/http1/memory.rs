@@ -1,7 +1,8 @@
-//! Memory of a connection for what was read and not passed on yet.
+//! Memory of a connection for bytes that were read and not passed on yet.
 //!
-//! Invariant: it is reserved in the budget before it is used, and that of a large head in the share
-//! of the client whose request it answers: an origin may stop in the middle of it.
+//! Invariant: memory is reserved in the budget before it is used. Memory for a large head counts in
+//! the share of the client that made the request, because an origin may stop in the middle of the
+//! head.
 
 use hashcache::{Cache, Reservation};
 use hashcache_base::share::{self, Share, ShareGuard};
@@ -9,33 +10,34 @@ use hashcache_http::Scheme;
 
 use crate::gateway::GATEWAY_BYTES;
 
-/// The size of the reads of a connection, and the memory for them.
+/// The read size on a connection, and the memory for reads.
 pub(in super::super) struct ReadMemory {
     /// `None` without accounting.
     budget: Option<Budget>,
-    /// Most bytes of a read.
+    /// Maximum bytes per read.
     read_max: usize,
 }
 
 struct Budget {
     cache: Cache,
     held: Reservation,
-    /// The part of `held` that is for larger reads than those of a new connection.
+    /// The part of `held` that is for reads larger than the reads of a new connection.
     widened: u64,
     /// The client whose request is being answered.
     client: Option<Share>,
-    /// Memory of the heads of the current response beyond what every connection has for them.
+    /// Memory for the heads of the current response, beyond the memory that every connection has
+    /// for heads.
     head: Option<Reservation>,
-    /// What of it is counted in the share of the client.
+    /// The part of that memory that counts in the client's share.
     taken: Option<ShareGuard>,
-    /// Bytes of those heads so far.
+    /// Bytes in those heads so far.
     head_bytes: u64,
-    /// Size of the buffer that they are read into, if it is larger than that of every connection.
+    /// Size of the read buffer for these heads, if it is larger than the usual buffer.
     head_buffer: u64,
 }
 
 impl ReadMemory {
-    /// Without accounting; reads stay small.
+    /// Memory without accounting; reads stay small.
     pub(in super::super) fn uncounted() -> Self {
         Self {
             budget: None,
@@ -43,7 +45,8 @@ impl ReadMemory {
         }
     }
 
-    /// For a connection with the smallest reads, opened for `client`; `None` if there is no memory.
+    /// Memory for a connection with the smallest reads, opened for `client`; `None` if there is no
+    /// memory.
     pub(in super::super) fn narrow(
         cache: &Cache,
         scheme: Scheme,
@@ -71,20 +74,20 @@ impl ReadMemory {
         })
     }
 
-    /// Most bytes of a read.
+    /// Maximum bytes per read.
     pub(super) fn read_max(&self) -> usize {
         self.read_max
     }
 
-    /// How much more memory is held than for a new connection, bytes.
+    /// Memory that is held beyond the memory of a new connection, bytes.
     pub(super) fn extra_bytes(&self) -> u64 {
         let of =
             |budget: &Budget| budget.widened + budget.head.as_ref().map_or(0, Reservation::bytes);
         self.budget.as_ref().map_or(0, of)
     }
 
-    /// The next head answers a request of `client`. The memory of the last one is given back: its
-    /// response is over.
+    /// Called before the head of the response to a request of `client`. The memory of the last head
+    /// is released, because that response is over.
     pub(super) fn begin_head(&mut self, client: Option<&Share>) {
         self.leave_share();
         if let Some(budget) = &mut self.budget {
@@ -94,7 +97,8 @@ impl ReadMemory {
         }
     }
 
-    /// The response is complete, so no client can make the connection hold what it holds now.
+    /// Called when the response is complete: no client can make the connection keep this memory any
+    /// more.
     pub(super) fn leave_share(&mut self) {
         if let Some(budget) = &mut self.budget {
             budget.client = None;
@@ -102,8 +106,8 @@ impl ReadMemory {
         }
     }
 
-    /// Reserves memory for a head of which `bytes` more have arrived: they are copied for its
-    /// fields, and once more when the response is stored. False if there is none.
+    /// Reserves memory for `bytes` more bytes of a head: they are copied for the fields, and once
+    /// more when the response is stored. False if there is no memory.
     pub(super) fn head_grows(&mut self, bytes: usize) -> bool {
         self.budget.as_mut().is_none_or(|budget| {
             budget.head_bytes += bytes as u64;
@@ -111,8 +115,7 @@ impl ReadMemory {
         })
     }
 
-    /// Reserves memory for a buffer of `bytes` that the rest of a head is read into. False if there
-    /// is none.
+    /// Reserves memory for a buffer of `bytes` for the rest of a head. False if there is no memory.
     pub(super) fn head_moves(&mut self, bytes: usize) -> bool {
         self.budget.as_mut().is_none_or(|budget| {
             budget.head_buffer = bytes as u64;
@@ -120,8 +123,8 @@ impl ReadMemory {
         })
     }
 
-    /// A connection whose reads are filled with content gets larger ones, which need fewer calls
-    /// for the same bytes, if memory is not short.
+    /// A connection that fills the reads with content gets larger reads, which need fewer calls for
+    /// the same bytes, if memory is not short.
     pub(super) fn widen(&mut self) {
         let wider = (self.read_max * 2).min(READ_MAX);
         let Some(budget) = self.budget.as_mut().filter(|_| wider > self.read_max) else {
@@ -137,9 +140,9 @@ impl ReadMemory {
 }
 
 impl Budget {
-    /// False if there is no memory for the head.
+    /// Returns false if there is no memory for the head.
     fn hold_head(&mut self) -> bool {
-        // Every connection has memory for this much.
+        // Every connection has memory for this part.
         let beyond = self.head_bytes.saturating_sub(HEAD_FREE);
         let wanted = (RECEIVED_COPIES * beyond).max(self.head_buffer);
         let wanted = wanted.next_multiple_of(HEAD_GRAIN);
@@ -165,28 +168,28 @@ impl Budget {
     }
 }
 
-/// Memory for reads of this size: the buffer that is being filled, and one that the reader of the
-/// content still has.
+/// Memory for reads of this size: the buffer that is being filled, and a buffer that the reader of
+/// the content still has.
 pub(in super::super) const fn buffered(read: usize) -> u64 {
     2 * read as u64
 }
 
-/// Size of the reads of a new connection, bytes: 8 KiB of content and its head.
+/// Size of the reads of a new connection, bytes: 8 KiB of content and the head.
 pub(super) const READ_MIN: usize = 12 << 10;
-/// Maximum size of a read.
+/// Maximum read size.
 pub(in super::super) const READ_MAX: usize = 64 << 10;
-/// Other memory of a connection: its state, the head of the response.
+/// Other memory of a connection: the state, the response head.
 const BESIDE_BYTES: u64 = 8 << 10;
-/// The part of a head that every connection has memory for.
+/// The part of a head for which every connection has memory.
 const HEAD_FREE: u64 = 8 << 10;
-/// Memory of a head from upstream, as a multiple of its size: what was read, the fields, the
+/// Memory of a head from upstream, as a multiple of the size: the bytes read, the fields, the
 /// metadata and the buffer of the response each may be twice as large, and growing buffers leave
 /// holes in the heap. With 2,500 clients and `--memory 64MiB`, resident memory peaked at 93 MiB
 /// with 8 copies, at 75 to 88 with 10, and at 76 to 85 with 13.
 const RECEIVED_COPIES: u64 = 13;
 /// The step in which memory for heads grows.
 const HEAD_GRAIN: u64 = 16 << 10;
-/// Memory of TLS below it: its state, one received record and one to send.
+/// Memory of TLS: the state, a received record and a record to send.
 const TLS_BYTES: u64 = 40 << 10;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! One HTTP/1.1 connection to an origin or a peer.
+//! An HTTP/1.1 connection to an origin or a peer.
 //!
 //! `pool` keeps it while it is idle; `exchange` sends a request on it and gets the head of the
-//! response, `response_body` the content. Whoever waits for the connection reads it: there is no
-//! task between. Only a request with content has one, which sends the content while the response
-//! may already arrive.
+//! response, `response_body` the content. The task that waits for the response also reads the
+//! connection: there is no task between. Only a request with content has an extra task, which sends
+//! the content while the response may already arrive.
 //!
 //! ```text
 //!   send ──▶ request ──▶ socket ──▶ repair ──▶ head ──▶ interim responses, Response
@@ -11,10 +11,10 @@
 //! ```
 //!
 //! Invariants: the response of an origin that answers early and closes is not lost: a failed write
-//! ends the sending, and reading goes on to the response or to the error. A byte that arrives for
-//! no request closes the connection. Memory for reads is reserved first (`memory`).
-//! Cost: a buffer while a response is read, and none while the connection is idle; one allocation
-//! for the head, which its values share, and the map of its fields.
+//! stops the sending, and reading continues to the response or to the error. A byte that arrives
+//! without a request closes the connection. Memory for reads is reserved first (`memory`).
+//! Cost: a buffer while a response is read, and none while the connection is idle; a single
+//! allocation for the head, which the values share, and the map of the fields.
 
 mod chunks;
 mod content;
@@ -55,30 +55,30 @@ use super::transport::Transport;
 pub(super) use self::content::Http1Content;
 pub(super) use self::memory::{READ_MAX, ReadMemory, buffered};
 
-/// A connection; a clone is the same one.
+/// A connection; a clone is a handle to the same connection.
 #[derive(Clone)]
 pub(super) struct Http1Conn(Rc<RefCell<Conn>>);
 
-/// The state of a connection.
+/// A connection's state.
 struct Conn {
     stream: Transport<Channel>,
     meter: Meter,
     memory: ReadMemory,
     head_limits: HeadLimits,
-    /// What was read and not taken yet.
+    /// Bytes that were read and not taken yet.
     read: BytesMut,
     repair: HeadRepair,
     /// A write has failed.
     is_broken: bool,
-    /// How the server's bytes have ended, if they have.
+    /// Set when the server's bytes are over: a clean or a broken end.
     end: Option<ReadEnd>,
     /// Both sides keep the connection after the current response.
     is_kept: bool,
-    /// The content of the request, if it has a task.
+    /// The upload task for the request content, if there is one.
     upload: Upload,
 }
 
-/// The sending of a request's content.
+/// Upload state for a request's content.
 #[derive(Default)]
 enum Upload {
     #[default]
@@ -89,7 +89,7 @@ enum Upload {
     Failed,
 }
 
-/// How the bytes of a connection have ended.
+/// Clean or broken end of the bytes on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadEnd {
     /// With a FIN, in TLS with close_notify.
@@ -97,7 +97,7 @@ enum ReadEnd {
     Broken,
 }
 
-/// What a read is for.
+/// A read's purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadFor {
     Head,
@@ -105,16 +105,16 @@ enum ReadFor {
 }
 
 thread_local! {
-    /// The read buffer of the last response of this thread, which the next response reuses: it
-    /// saves an allocation of 12 KiB for each response.
+    /// The read buffer of the last response of this thread, which the next response reuses: this
+    /// saves a 12 KiB allocation for each response.
     static SPARE: Cell<BytesMut> = Cell::new(BytesMut::new());
 }
 
-/// A request that is to be sent.
+/// A request to send.
 pub(super) enum SentRequest<'a> {
-    /// It has content, which an upload task takes.
+    /// The request has content, which an upload task takes.
     Given(Box<Request<RequestBody>>),
-    /// It has no content, and its caller may need it for another attempt.
+    /// The request has no content, and the caller may need it for another attempt.
     Kept(&'a Request<RequestBody>),
 }
 
@@ -128,7 +128,7 @@ impl SentRequest<'_> {
 }
 
 impl Http1Conn {
-    /// A connection on a connected stream.
+    /// Makes a connection on a connected stream.
     pub(super) fn new(
         stream: Transport<Channel>,
         meter: Meter,
@@ -160,8 +160,8 @@ impl Http1Conn {
         self.0.borrow_mut()
     }
 
-    /// The response is complete. Whether the connection takes another request: then it gives up
-    /// the buffer, which an idle connection does not need.
+    /// Called when the response is complete. Returns true if the connection takes another request;
+    /// in this case it releases the buffer, which an idle connection does not need.
     pub(super) fn rest(&self) -> bool {
         let mut conn = self.borrow_mut();
         let is_kept = conn.is_resting();
@@ -175,37 +175,38 @@ impl Http1Conn {
         is_kept
     }
 
-    /// Whether a connection that rests still takes a request: the server has neither closed it nor
-    /// sent what nobody asked for. No system call if nothing has arrived.
+    /// Returns true if an idle connection still takes a request: the server has neither closed it
+    /// nor sent unrequested bytes. No system call if nothing has arrived.
     pub(super) fn is_open(&self) -> bool {
         let mut conn = self.borrow_mut();
         conn.is_resting() && conn.is_silent()
     }
 
-    /// Whether the server has closed it, as the kernel knows: for a request that must not be lost.
+    /// Returns true if the server has closed the connection, as the kernel knows. Used for a
+    /// request that must not be lost.
     pub(super) fn has_ended(&self) -> bool {
         self.borrow().stream.socket().has_ended()
     }
 
-    /// How much more memory it holds than a new connection, bytes.
+    /// Memory that is held beyond the memory of a new connection, bytes.
     pub(super) fn extra_bytes(&self) -> u64 {
         self.borrow().memory.extra_bytes()
     }
 
-    /// Whether all of the last request was sent.
+    /// Returns true if the last request was sent completely.
     pub(super) fn is_sent(&self) -> bool {
         matches!(self.borrow().upload, Upload::Done)
     }
 
-    /// Ends the sending of content that the server does not want.
+    /// Stops the upload of content that the server does not want.
     pub(super) fn stop_upload(&self) {
         if let Upload::Running(task, _) = &self.borrow().upload {
             task.abort();
         }
     }
 
-    /// Sends `request` of `client`, with `target` in place of its URI if there is one, and waits
-    /// for the head of its response. Tells `interim` of each interim response before.
+    /// Sends `request` of `client`, with `target` instead of the URI if there is one, and waits for
+    /// the response head. Calls `interim` for each interim response before.
     pub(super) async fn send(
         &self,
         request: SentRequest<'_>,
@@ -225,7 +226,7 @@ impl Http1Conn {
         }
         poll_fn(|cx| {
             let mut conn = self.borrow_mut();
-            // The server may answer before it has taken all of a large head.
+            // The server may answer before it has taken a large head completely.
             if let Some(outgoing) = &mut unsent
                 && conn.poll_write(cx, outgoing).is_ready()
             {
@@ -255,8 +256,8 @@ impl Conn {
         (outgoing, framing)
     }
 
-    /// Writes all of `outgoing`. A server that has closed may have answered before: the reader
-    /// finds out, and nothing more is sent.
+    /// Writes all of `outgoing`. A server that has closed may have answered before: nothing more is
+    /// sent, and the reader finds the answer or the error.
     fn poll_write(&mut self, cx: &mut Context<'_>, outgoing: &mut Outgoing) -> Poll<()> {
         while !outgoing.is_empty() && !self.is_broken {
             let parts = outgoing.parts();
@@ -277,7 +278,7 @@ impl Conn {
         Poll::Ready(())
     }
 
-    /// Reads the head of the response.
+    /// Reads the response head.
     fn poll_head(
         &mut self,
         cx: &mut Context<'_>,
@@ -298,7 +299,7 @@ impl Conn {
             match ready!(self.poll_fill(cx, ReadFor::Head)) {
                 Ok(1..) => {}
                 Ok(0) | Err(_) if matches!(self.upload, Upload::Failed) => {
-                    // The client's content ended early; the origin is not at fault.
+                    // The client's content was incomplete; the origin is not at fault.
                     return Poll::Ready(Err(Failure::Refused {
                         status: StatusCode::BAD_REQUEST,
                         reason: "the request content ended early",
@@ -313,8 +314,8 @@ impl Conn {
         }
     }
 
-    /// Reads once; 0 is the end. An error if the rest of the request will never be sent, because
-    /// the response may then never end.
+    /// Reads once; 0 is the end. Returns an error if the rest of the request will never be sent,
+    /// because the response may never be complete in that case.
     fn poll_fill(&mut self, cx: &mut Context<'_>, what: ReadFor) -> Poll<io::Result<usize>> {
         match self.end {
             None => {}
@@ -334,7 +335,7 @@ impl Conn {
             if self.read.capacity() == 0 && self.memory.extra_bytes() == 0 {
                 self.read = SPARE.take();
             }
-            // Reuses the spare buffer, unless the content of its response is still being sent.
+            // Reuses the spare buffer, unless the content of the last response is still being sent.
             self.read.reserve(room);
         } else if self.read.capacity() - before < room / 4 {
             // Buffers of large heads have one size, because many sizes leave holes in the heap.
@@ -372,24 +373,24 @@ impl Conn {
                 return Poll::Ready(Err(io::ErrorKind::OutOfMemory.into()));
             }
         }
-        // A head that fills a read is rare, and has memory of its own.
+        // A head that fills a read is rare, and has separate memory.
         if bytes == self.memory.read_max() && bytes > head_bytes {
             self.memory.widen();
         }
         Poll::Ready(Ok(bytes))
     }
 
-    /// Whether the exchange before is over, and another may follow as far as both sides have said.
+    /// Returns true if the last exchange is over, and both sides allow another exchange.
     fn is_resting(&self) -> bool {
         let is_open = self.is_kept && !self.is_broken && self.end.is_none();
         is_open && self.read.is_empty() && matches!(self.upload, Upload::Done)
     }
 
-    /// Whether nothing has arrived.
+    /// Returns true if nothing has arrived.
     fn is_silent(&mut self) -> bool {
         let mut byte = [0];
         let mut context = Context::from_waker(Waker::noop());
-        // A task that has used its turn up would be told that there is nothing to read.
+        // If the task has used the coop budget, a plain read would always be pending.
         let read = pin!(coop::unconstrained(self.stream.read(&mut byte))).poll(&mut context);
         if read.is_ready() {
             self.end = Some(ReadEnd::Broken);
@@ -405,7 +406,7 @@ async fn upload(
     mut outgoing: Outgoing,
     mut framing: SentFraming,
 ) {
-    // The first content that is there goes out with the head.
+    // Content that is available already is sent together with the head.
     let mut is_complete = poll_fn(|cx| {
         Poll::Ready(
             match poll_part(&mut body, cx, &mut outgoing, &mut framing) {
@@ -432,10 +433,10 @@ async fn upload(
     }
 }
 
-/// The client's content ended before its announced end.
+/// The client's content stopped before the announced end.
 struct BrokenOff;
 
-/// Appends the next part of `body` to `outgoing`. Returns whether it was the last.
+/// Appends the next part of `body` to `outgoing`. Returns true after the last part.
 fn poll_part(
     body: &mut RequestBody,
     cx: &mut Context<'_>,
@@ -456,7 +457,7 @@ fn poll_part(
         return Poll::Ready(match (framing, data) {
             (SentFraming::Empty, _) => Ok(true),
             (SentFraming::Length(left), Some(mut data)) => {
-                // What is beyond the announced length would be the next request.
+                // Bytes beyond the announced length would be the next request.
                 data.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
                 *left -= data.len() as u64;
                 outgoing.push_data(data);
@@ -485,12 +486,13 @@ fn poll_part(
 pub struct Switched(Http1Conn);
 
 impl Switched {
-    /// The connection behind a 101.
+    /// The connection after a 101.
     pub(super) fn new(conn: Http1Conn) -> Self {
         Self(conn)
     }
 
-    /// Closes it so that the server does not take the bytes so far for all.
+    /// Closes the connection so that the server does not take an incomplete stream for a complete
+    /// stream.
     pub fn reset(self) {
         self.0.borrow().stream.socket().reset_on_drop();
     }

@@ -1,37 +1,37 @@
-//! Response heads of HTTP/1.1 that are not well-formed and still have one meaning.
+//! Response heads of HTTP/1.1 that are not well-formed and still have a single meaning.
 //!
-//! Called with the bytes of each head, before they are parsed. Devices and scripts send control
-//! characters in a field or a reason phrase, and minor versions that do not exist, for which
-//! httparse refuses the whole response. Such bytes are replaced here, in place, so a head keeps its
+//! Called with each head's bytes, before they are parsed. Devices and scripts send control
+//! characters in a field or a reason phrase, and minor versions that do not exist; for these,
+//! httparse refuses the whole response. Such bytes are replaced here, in place, so a head keeps the
 //! length:
 //!
-//! - a minor version above 1 by 1: a recipient takes it for the highest that it knows (RFC 9110,
-//!   2.5);
+//! - a minor version above 1 by 1: a recipient takes it for the highest version that it knows (RFC
+//!   9110, 2.5);
 //! - control characters in the reason phrase by spaces: nothing depends on them;
 //! - control characters in a field value by spaces, as RFC 9110, 5.5 advises. NUL, a bare CR and a
 //!   bare LF stay, and httparse refuses or splits the head at them.
 //!
-//! httparse drops field lines whose name is no token. Framing must not depend on such a guess. A
-//! line that spells Content-Length or Transfer-Encoding with other bytes in between gets a NUL, for
-//! which httparse refuses the response; so does a value of these fields with control characters.
+//! httparse drops field lines with a name that is no token. Framing must not depend on such a
+//! guess. A line that spells Content-Length or Transfer-Encoding with other bytes in between gets a
+//! NUL, so that httparse refuses the response; the same applies to a value of these fields with
+//! control characters.
 //!
-//! Invariant: the bytes behind the end of the last head are not touched, and no byte is added or
-//! taken away.
-//! Cost: one pass over a head; content is not looked at.
+//! Invariant: the bytes after the last head are not touched, and no byte is added or removed.
+//! Cost: a pass over a head; content is not examined.
 
-/// The position in the heads of one response.
+/// The position in the heads of a response.
 #[derive(Debug, Default)]
 pub(super) struct HeadRepair {
     place: Place,
-    /// Bytes of the status line so far.
+    /// Status line bytes so far.
     column: usize,
     status: u16,
-    /// Whether the status line began with `HTTP/1.`.
+    /// True if the status line started with `HTTP/1.`.
     is_http_1: bool,
     name: FieldName,
-    /// Whether the value is that of a framing field.
+    /// True if the value belongs to a framing field.
     is_framing: bool,
-    /// Heads that have ended and were not taken.
+    /// Complete heads that were not taken.
     ended: usize,
 }
 
@@ -43,30 +43,30 @@ enum Place {
     StatusLine,
     /// At the first byte of a field line.
     LineStart,
-    /// Behind the CR of what may be the empty line.
+    /// After the CR of a line that may be the empty line.
     LastLf,
     Name,
     Value,
-    /// Behind the last head.
+    /// After the last head.
     Content,
 }
 
 impl HeadRepair {
-    /// Whether one more head has ended.
+    /// Returns true if one more head is complete.
     pub(super) fn take_ended(&mut self) -> bool {
         let ended = self.ended.checked_sub(1);
         self.ended = ended.unwrap_or(0);
         ended.is_some()
     }
 
-    /// Repairs the part of the heads that `bytes`, the next ones read, contains. Returns its size,
-    /// bytes.
+    /// Repairs the part of `bytes` that belongs to heads; `bytes` are the next bytes read. Returns
+    /// that part's size in bytes.
     pub(super) fn repair(&mut self, mut bytes: &mut [u8]) -> usize {
         let read = bytes.len();
         while self.place != Place::Content {
             let skipped = match self.place {
                 Place::Start | Place::LineStart => Some(self.skip_plain_line(bytes)),
-                // Most other bytes of a head are in values, where only control characters count.
+                // Most other head bytes are in values, where only control characters count.
                 Place::Value => first_control(bytes),
                 _ => Some(0),
             };
@@ -79,8 +79,8 @@ impl HeadRepair {
         read - bytes.len()
     }
 
-    /// The length of the line at the start of `bytes`, up to its line feed, if nothing in it can
-    /// need a repair; otherwise 0.
+    /// Returns the length of the line at the start of `bytes`, up to the line feed, if nothing in
+    /// the line can need a repair; otherwise 0.
     fn skip_plain_line(&mut self, bytes: &[u8]) -> usize {
         let end = first_control(bytes).filter(|&end| bytes[end..].starts_with(b"\r\n"));
         let Some(end) = end else {
@@ -94,7 +94,7 @@ impl HeadRepair {
         if !is_plain {
             return 0;
         }
-        // The line feed, which is next, ends a value and a status line alike.
+        // The line feed, which is next, has the same effect after a value and after a status line.
         self.place = Place::Value;
         end + 1
     }
@@ -120,7 +120,7 @@ impl HeadRepair {
         true
     }
 
-    /// A line without control characters whose name is a token needs no repair, whatever it is.
+    /// A line without control characters needs no repair if the name is a token.
     fn is_plain_field_line(&mut self, line: &[u8]) -> bool {
         let mut is_framing = false;
         if !cannot_be_framing(line) {
@@ -181,7 +181,7 @@ impl HeadRepair {
         match *byte {
             b'\r' => self.place = Place::LastLf,
             b'\n' => self.end_head(),
-            // The rest of the value before (obsolete line folding).
+            // The rest of the previous value (obsolete line folding).
             b' ' | b'\t' if self.name.has_ended => self.place = Place::Value,
             _ => {
                 (self.place, self.name) = (Place::Name, FieldName::default());
@@ -220,7 +220,7 @@ impl HeadRepair {
 
     fn end_head(&mut self) {
         self.ended += 1;
-        // After a 101 the bytes are those of another protocol.
+        // After a 101 the bytes belong to another protocol.
         let is_interim = (100..200).contains(&self.status) && self.status != 101;
         self.place = if is_interim {
             Place::Start
@@ -235,7 +235,7 @@ impl HeadRepair {
 struct FieldName {
     letters: [u8; NAME_MAX],
     length: usize,
-    /// It is no token, or has spaces in it.
+    /// The name is no token, or has spaces in it.
     is_broken: bool,
     has_blank: bool,
     has_ended: bool,
@@ -244,11 +244,11 @@ struct FieldName {
 impl FieldName {
     fn push(&mut self, byte: u8) {
         let is_blank = matches!(byte, b' ' | b'\t');
-        // httparse takes blanks behind a name, but not before or in it.
+        // httparse accepts blanks after a name, but not before or in it.
         let fits = is_blank || (is_token(byte) && !self.has_blank);
         self.is_broken |= !fits;
         self.has_blank |= is_blank;
-        // Other bytes of a token make it another name: `content_length`.
+        // Other bytes of a token make another name, for example `content_length`.
         if byte.is_ascii_alphanumeric() || (is_token(byte) && byte != b'-') {
             if let Some(place) = self.letters.get_mut(self.length) {
                 *place = byte.to_ascii_lowercase();
@@ -257,13 +257,13 @@ impl FieldName {
         }
     }
 
-    /// Whether it is a name of a framing field, or looks like one.
+    /// Returns true if this is a framing field name, or looks like such a name.
     fn is_framing(&self) -> bool {
         FRAMING.contains(&self.letters.get(..self.length).unwrap_or_default())
     }
 }
 
-/// [`FieldName::is_framing`] of a token.
+/// As [`FieldName::is_framing`], for a token.
 fn is_framing_name(token: &[u8]) -> bool {
     let letters = || token.iter().filter(|byte| **byte != b'-');
     FRAMING.iter().any(|name| {
@@ -272,8 +272,8 @@ fn is_framing_name(token: &[u8]) -> bool {
     })
 }
 
-/// Whether the name of a field line is certainly not that of a framing field, nor spelled like one.
-/// Two letters settle it for most names.
+/// Returns true if the name of a field line is certainly not a framing field name, nor spelled like
+/// such a name. Two letters are enough for most names.
 fn cannot_be_framing(line: &[u8]) -> bool {
     let differs = |at: usize, others: [u8; 2]| {
         let byte = line.get(at).map_or(b'-', u8::to_ascii_lowercase);
@@ -284,8 +284,8 @@ fn cannot_be_framing(line: &[u8]) -> bool {
     begins_plainly && (differs(0, [b'c', b't']) || differs(1, [b'o', b'r']))
 }
 
-/// The position of the first control character. In blocks, which compilers turn into vector
-/// instructions: most heads have none but the ends of lines.
+/// Returns the position of the first control character. Works in blocks, which compilers turn into
+/// vector instructions: most heads have control characters only at the ends of lines.
 fn first_control(bytes: &[u8]) -> Option<usize> {
     const BLOCK: usize = 16;
     let has_control = |block: &[u8; BLOCK]| {
@@ -299,7 +299,7 @@ fn first_control(bytes: &[u8]) -> Option<usize> {
     Some(clean + at)
 }
 
-/// A table, because each byte of many names is looked at.
+/// Uses a table, because each byte of many names is checked.
 fn is_token(byte: u8) -> bool {
     const TOKEN: [bool; 256] = {
         let mut table = [false; 256];
@@ -319,12 +319,12 @@ fn is_token(byte: u8) -> bool {
     TOKEN[usize::from(byte)]
 }
 
-/// Where the reason phrase begins in a status line, at the blank before it.
+/// Reason phrase position in a status line, at the blank before it.
 const REASON: usize = 12;
 
-/// The names of framing fields, without hyphens.
+/// Framing field names, without hyphens.
 const FRAMING: [&[u8]; 2] = [b"contentlength", b"transferencoding"];
-/// Longer than each of them.
+/// Longer than each name above.
 const NAME_MAX: usize = 20;
 
 #[cfg(test)]

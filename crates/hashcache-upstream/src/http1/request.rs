@@ -1,9 +1,9 @@
-//! A request as text, and its content on the way to the connection.
+//! A request as text, and the content on the way to the connection.
 //!
-//! Called by `Http1Conn::send`. `prepare` has given the request its fields; here they decide how
-//! the content is framed.
+//! Called by `Http1Conn::send`. `prepare` has set the request fields; here they decide the content
+//! framing.
 //!
-//! Invariant: what is sent ends where its head says, or the connection ends.
+//! Invariant: the request stops where the head announces, or the connection closes.
 
 use std::io::Write as _;
 
@@ -15,10 +15,10 @@ use http_body::Body as _;
 use super::super::framing::content_length;
 use super::super::request_body::RequestBody;
 
-/// How the end of a request's content is marked.
+/// The way in which the end of a request's content is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SentFraming {
-    /// There is none.
+    /// There is no content.
     Empty,
     /// By Content-Length: this many bytes are left.
     Length(u64),
@@ -26,7 +26,7 @@ pub(super) enum SentFraming {
     Chunked,
 }
 
-/// Appends the head of `request`, with `target` in place of its URI if there is one, to `outgoing`.
+/// Appends the head of `request`, with `target` instead of the URI if there is one, to `outgoing`.
 pub(super) fn write_head(
     outgoing: &mut Outgoing,
     request: &Request<RequestBody>,
@@ -74,7 +74,7 @@ pub(super) fn write_head(
     framing
 }
 
-/// In origin-form `http::Uri` has the very text; otherwise it writes it.
+/// Writes the target. In origin-form `http::Uri` has exactly this text; otherwise `Uri` formats it.
 fn write_target(text: &mut Vec<u8>, request: &Request<RequestBody>) {
     let uri = request.uri();
     match uri.path_and_query() {

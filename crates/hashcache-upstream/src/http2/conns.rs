@@ -1,19 +1,19 @@
-//! The HTTP/2 connections of one core, and which of them a request may use.
+//! The HTTP/2 connections on a core, and the choice of a connection for each request.
 //!
 //! Called by `Upstream::try_send` and `Upstream::open`.
 //!
-//! A shared connection carries requests of many clients. Three kinds of requests get a connection
-//! that carries nothing else meanwhile: those with a large head, which some origins answer by
-//! ending the connection; the second attempt of a request whose connection broke; and, for a
-//! minute, requests of clients that waited for an answer when an origin ended a connection for an
-//! error, because one of them may be the cause, or that have given up many requests at once.
+//! A shared connection carries requests from many clients. Three kinds of requests get a connection
+//! that carries nothing else meanwhile: requests with a large head, because some origins close the
+//! connection for such a head; the second attempt of a request after the connection broke; and, for
+//! a minute, requests from clients that waited for an answer when an origin closed a connection for
+//! an error, because any of them may be the cause, or that have given up many requests at once.
 //!
-//! Invariants: no stream waits for another one's content to be read, because a connection has at
-//! most `STREAMS_MAX` streams, and its window is the sum of theirs. No content of a request waits
-//! for that of another one, because a connection takes only as much of it at once as every origin
-//! has to accept (`CONTENT_MAX`). A connection gets its second stream when the origin's SETTINGS
-//! have arrived, and never more than those allow.
-//! Cost: a search through the connections of one endpoint, of which there is mostly one.
+//! Invariants: no stream waits until another stream's content is read, because a connection has at
+//! most `STREAMS_MAX` streams, and the window is the sum of the stream windows. No request content
+//! waits for another request's content, because a connection takes only as much content at once as
+//! every origin has to accept (`CONTENT_MAX`). A connection gets a second stream when the origin's
+//! SETTINGS have arrived, and never more streams than they allow.
+//! Cost: a search through the connections of an endpoint; mostly there is only a single connection.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -32,40 +32,40 @@ use super::super::request_body::RequestBody;
 use super::wary::WaryClients;
 use super::{FIELD_BYTES, Http2Conn, Http2Stream, head_bytes};
 
-/// Whether other requests may use the connection at the same time.
+/// Use of a connection: `Shared` if other requests may use it at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Sharing {
     Shared,
     Alone,
 }
 
-/// What a request needs of a connection.
+/// A request's requirements for the connection.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Wanted {
     pub(in super::super) sharing: Sharing,
     /// Content that waits for the origin to accept it, bytes; see [`content_bytes`].
     pub(in super::super) content: u64,
-    /// A connection without streams must have had one within this time.
+    /// A connection without streams must have had a stream within this time.
     pub(in super::super) max_idle: Duration,
 }
 
 /// Result of the search for a connection.
 pub(in super::super) enum Found {
     Stream(Http2Stream),
-    /// The origin's SETTINGS on this connection will say whether it takes another stream.
+    /// The origin's SETTINGS on this connection will decide whether it takes another stream.
     Unsettled(Rc<Http2Conn>),
     None,
 }
 
-/// The HTTP/2 connections of one core.
+/// The HTTP/2 connections on a core.
 pub(in super::super) struct Http2Conns {
     open: RefCell<HashMap<Endpoint, Vec<Rc<Http2Conn>>>>,
     /// Locked while connecting, so that concurrent requests share the new connection. Each lock is
-    /// for as many requests as that has room for.
+    /// for as many requests as one connection has room for.
     opening: RefCell<HashMap<Endpoint, Vec<Rc<Mutex<()>>>>>,
-    /// Endpoints that support HTTP/1.1 only, and when that was seen last.
+    /// Endpoints that support only HTTP/1.1, and the time when that was last seen.
     plain: RefCell<FairTable<Endpoint, Instant>>,
-    /// Endpoints that were sent `Expect: 100-continue` and sent no 100, and when that was.
+    /// Endpoints that got `Expect: 100-continue` and sent no 100, and the time of that.
     no_continue: RefCell<FairTable<Endpoint, Instant>>,
     /// Clients whose requests share no connections.
     wary: RefCell<WaryClients>,
@@ -84,8 +84,8 @@ impl Default for Http2Conns {
 }
 
 impl Http2Conns {
-    /// A stream on a connection to `to`. Forgets connections that have ended, or were idle for too
-    /// long.
+    /// Returns a stream on a connection to `to`. Forgets connections that are closed, or were idle
+    /// for too long.
     pub(in super::super) fn stream(&self, to: &Endpoint, wanted: Wanted) -> Found {
         let mut open = self.open.borrow_mut();
         let Some(conns) = open.get_mut(to) else {
@@ -106,7 +106,8 @@ impl Http2Conns {
         if let Some(conn) = fitting().find(|conn| !conn.signals.is_settled()) {
             return Found::Unsettled(Rc::clone(conn));
         }
-        // All requests that had a connection alone were answered, so others may use it.
+        // A connection with `Sharing::Alone` that has room has no request in progress, so other
+        // requests may use it.
         match conns.iter().find(|conn| conn.has_room(wanted.content)) {
             Some(conn) => {
                 conn.sharing.set(Sharing::Shared);
@@ -116,7 +117,7 @@ impl Http2Conns {
         }
     }
 
-    /// Uses `conn` for no more requests to `to`; those in progress go on.
+    /// Uses `conn` for no more requests to `to`; requests in progress continue.
     pub(in super::super) fn retire(&self, to: &Endpoint, conn: &Rc<Http2Conn>) {
         let mut open = self.open.borrow_mut();
         if let Some(conns) = open.get_mut(to) {
@@ -127,7 +128,7 @@ impl Http2Conns {
         }
     }
 
-    /// Whether `to` is known to support HTTP/1.1 only.
+    /// Returns true if `to` is known to support only HTTP/1.1.
     pub(in super::super) fn is_plain(&self, to: &Endpoint) -> bool {
         let plain = self.plain.borrow();
         plain
@@ -135,22 +136,22 @@ impl Http2Conns {
             .is_some_and(|seen| seen.elapsed() < PLAIN_TIME)
     }
 
-    /// Notes it; `client` has chosen the origin.
+    /// Notes that `to` supports only HTTP/1.1; `client` has chosen the origin.
     pub(in super::super) fn note_plain(&self, to: &Endpoint, client: Option<Network>) {
         let is_over = |seen: &Instant| seen.elapsed() >= PLAIN_TIME;
         let mut plain = self.plain.borrow_mut();
         plain.insert_unless_over(to.clone(), Instant::now(), client, is_over);
     }
 
-    /// Whether `to` is known to ignore `Expect: 100-continue`. nginx does so in HTTP/2; each upload
-    /// would wait for the 100 in vain.
+    /// Returns true if `to` is known to ignore `Expect: 100-continue`. nginx does so in HTTP/2;
+    /// each upload would wait for the 100 in vain.
     pub(in super::super) fn sends_no_continue(&self, to: &Endpoint) -> bool {
         let no_continue = self.no_continue.borrow();
         let noted = no_continue.get(to);
         noted.is_some_and(|noted| noted.elapsed() < NO_CONTINUE_TIME)
     }
 
-    /// Notes it; `client` has chosen the origin.
+    /// Notes that `to` has sent no 100; `client` has chosen the origin.
     pub(in super::super) fn note_no_continue(&self, to: &Endpoint, client: Option<Network>) {
         let mut no_continue = self.no_continue.borrow_mut();
         let is_over = |noted: &Instant| noted.elapsed() >= NO_CONTINUE_TIME;
@@ -162,7 +163,7 @@ impl Http2Conns {
         self.no_continue.borrow_mut().remove(to);
     }
 
-    /// How `request` of `client` may use connections to `to`.
+    /// Decides whether `request` of `client` may share a connection to `to`.
     pub(in super::super) fn sharing(
         &self,
         to: &Endpoint,
@@ -186,14 +187,14 @@ impl Http2Conns {
         self.wary.borrow().has(client, to, Instant::now())
     }
 
-    /// Notes that a shared connection to `to` ended for an error while `client` waited for an
+    /// Notes that a shared connection to `to` was closed for an error while `client` waited for an
     /// answer on it.
     pub(in super::super) fn note_broken(&self, to: &Endpoint, client: Option<Network>) {
         self.wary.borrow_mut().note(client, to, Instant::now());
     }
 
-    /// For a request of `client` to `to` on a shared connection. Dropped before
-    /// [`GivenUpGuard::ends`], it notes that the client has given the request up.
+    /// Makes a guard for a request of `client` to `to` on a shared connection. If the guard is
+    /// dropped before [`GivenUpGuard::ends`], it notes that the client has given the request up.
     pub(in super::super) fn given_up_guard(
         self: &Rc<Self>,
         to: &Endpoint,
@@ -205,8 +206,8 @@ impl Http2Conns {
         }
     }
 
-    /// The lock to hold while connecting to `to`. A connection has room for `STREAMS_MAX` requests,
-    /// so further ones wait for another lock, and connect at the same time.
+    /// Returns the lock to hold while connecting to `to`. A connection has room for `STREAMS_MAX`
+    /// requests, so further requests wait for another lock, and connect at the same time.
     pub(in super::super) fn opening(&self, to: &Endpoint) -> Rc<Mutex<()>> {
         let mut opening = self.opening.borrow_mut();
         opening.retain(|_, gates| {
@@ -223,7 +224,7 @@ impl Http2Conns {
         gate
     }
 
-    /// Adds a new connection and returns its first stream.
+    /// Adds a new connection and returns the first stream.
     pub(in super::super) fn keep(
         self: &Rc<Self>,
         to: &Endpoint,
@@ -246,7 +247,7 @@ impl Http2Conns {
         stream
     }
 
-    /// Connections kept.
+    /// Number of connections kept.
     #[cfg(test)]
     pub(in super::super) fn len(&self) -> usize {
         self.open.borrow().values().map(Vec::len).sum()
@@ -261,7 +262,7 @@ pub(in super::super) struct GivenUpGuard {
 }
 
 impl GivenUpGuard {
-    /// The response is complete, or has failed.
+    /// Called when the response is complete, or has failed.
     pub(super) fn ends(&mut self) {
         self.request = None;
     }
@@ -298,7 +299,7 @@ async fn sweep(
     }
 }
 
-/// The size of a request's head as an origin counts it for its limit.
+/// Returns a request head's size as an origin counts it for the limit.
 fn request_head_bytes(request: &Request<RequestBody>) -> usize {
     let target = request.uri().path_and_query();
     let target = target.map_or(1, |target| target.as_str().len());
@@ -306,35 +307,36 @@ fn request_head_bytes(request: &Request<RequestBody>) -> usize {
     PSEUDO_FIELDS_BYTES + method + target + head_bytes(request.headers())
 }
 
-/// How much content of a request may wait on its connection for the origin to accept it, bytes.
-/// Content of unknown length is mostly short (gRPC sends no length), and counts as more once it has
-/// begun.
+/// Returns the number of request content bytes that may wait on the connection until the origin
+/// accepts them. Content of unknown length is mostly short (gRPC sends no length), and counts as
+/// more after it has started.
 pub(in super::super) fn content_bytes(request: &Request<RequestBody>) -> u64 {
     let length = http_body::Body::size_hint(request.body()).exact();
     length.map_or(CONTENT_MAX / 2, |length| length.min(CONTENT_MAX))
 }
 
-/// Streams of one connection. More of them need a larger window of the connection, and with it h2
-/// lets the origin take more memory for tiny frames.
+/// Maximum number of streams per connection. More streams need a larger connection window, and with
+/// a larger window h2 lets the origin take more memory for tiny frames.
 pub(super) const STREAMS_MAX: usize = 32;
-/// Content of requests that may wait for the origin on one connection, bytes. Every origin accepts
-/// as much before anything of it was read (RFC 9113, section 6.9.2). A single request may have
+/// Maximum request content that may wait for the origin on one connection, bytes. Every origin
+/// accepts as much before anything was read (RFC 9113, section 6.9.2). A single request may have
 /// more.
 pub(super) const CONTENT_MAX: u64 = 65_535;
-/// Head of a request on a shared connection, bytes. nginx ends the connection for a field above
-/// `large_client_header_buffers`, 8 KiB by default, and some versions for one of 4 KiB.
+/// Maximum request head on a shared connection, bytes. nginx closes the connection for a field
+/// above `large_client_header_buffers`, 8 KiB by default, and some versions for a field of 4 KiB.
 const SHARED_HEAD_MAX: usize = 4 << 10;
-/// The names of `:method`, `:scheme`, `:authority` and `:path`, and `https`. The authority is
-/// counted as Host.
+/// The names `:method`, `:scheme`, `:authority` and `:path`, and `https`. The authority is counted
+/// as Host.
 const PSEUDO_FIELDS_BYTES: usize = 7 + 7 + 10 + 5 + 5 + 4 * FIELD_BYTES;
-/// Maximum number of endpoints remembered for one property; when full, the client with most loses
-/// the older half of its own.
+/// Maximum number of endpoints remembered for a property; if full, the client with the most
+/// endpoints loses the older half of them.
 const ENDPOINTS_MAX: usize = 4096;
-/// How long an origin is not asked for a 100 after it sent none. It may only have been slow, and a
-/// client whose content is refused unread saves all of it.
+/// Time for which requests to an origin have no Expect after it sent no 100. The origin may only
+/// have been slow, and a client saves all content if the origin refuses it unread.
 const NO_CONTINUE_TIME: Duration = Duration::from_secs(600);
-/// How long an origin counts as one without HTTP/2. Then the next connection to it offers both
-/// again, which costs nothing but that concurrent requests wait for its handshake.
+/// Time for which an origin counts as an origin without HTTP/2. After that the next connection to
+/// it offers both versions again. The only cost is that concurrent requests wait for that
+/// handshake.
 const PLAIN_TIME: Duration = Duration::from_secs(3600);
 /// Minimum time between two checks of a connection that may be idle.
 const SWEEP_STEP: Duration = Duration::from_secs(1);

@@ -1,12 +1,12 @@
-//! One request on a connection in HTTP/2 to an origin, and its response.
+//! A request on an HTTP/2 connection to an origin, and the response.
 //!
-//! Called by `exchange`. It calls h2 itself, because hyper drops the interim responses of HTTP/2.
+//! Called by `exchange`. Calls h2 directly, because hyper drops interim responses in HTTP/2.
 //!
-//! Invariants: content of a request is polled only when its stream is open. A request that is
-//! dropped before its response resets its stream, so that the origin stops working on it. No upload
-//! outlives its exchange: the stream would stay open, and would count for the origin's limit. An
+//! Invariants: request content is polled only when the stream is open. A request that is dropped
+//! before the response resets the stream, so that the origin stops working on it. No upload
+//! outlives the exchange: the stream would stay open, and would count for the origin's limit. An
 //! end of content that the origin has not sent is an error.
-//! Cost: a task for content that does not fit in the buffer of h2 at once.
+//! Cost: a task for content that does not fit in the h2 buffer at once.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -30,8 +30,8 @@ use super::super::request_body::RequestBody;
 use super::{GivenUpGuard, Http2Conn, Http2Stream};
 
 impl Http2Stream {
-    /// Sends `request` and waits for the head of its response; calls `informed` with each interim
-    /// response. `given_up` is dropped when nobody wants the response any more.
+    /// Sends `request` and waits for the response head; calls `informed` with each interim
+    /// response. `given_up` is dropped with this future or with the content of the response.
     pub(in super::super) fn send<F: Fn(Response<()>)>(
         &self,
         request: Request<RequestBody>,
@@ -73,7 +73,7 @@ async fn send(
         small: conn.small.reader(response.stream_id().as_u32()),
         given_up,
     };
-    // The origin may have lowered its limit on streams meanwhile: h2 opens this one later.
+    // The origin may have lowered the limit on streams meanwhile: h2 opens this stream later.
     let mut sent_before = None;
     let opening = poll_fn(|cx| {
         let polled = sender.poll_ready(cx);
@@ -115,9 +115,9 @@ async fn send(
     Ok(Response::from_parts(head, content))
 }
 
-/// Adds the length of content, if it is known and not announced yet. Some origins refuse content
-/// without a length, and a method that usually has content needs to say that there is none
-/// (RFC 9110, section 8.6).
+/// Adds the content length, if it is known and not announced yet. Some origins refuse content
+/// without a length, and a method that usually has content needs a length even without content (RFC
+/// 9110, section 8.6).
 fn announce_length(method: &Method, fields: &mut HeaderMap, body: &RequestBody) {
     let Some(length) = body.size_hint().exact() else {
         return;
@@ -133,31 +133,31 @@ fn poll_response(
     informed: &impl Fn(Response<()>),
     cx: &mut Context<'_>,
 ) -> Poll<Result<Response<RecvStream>, h2::Error>> {
-    // Interim responses first: the other call drops those that it finds.
+    // Interim responses first: the other call drops the interim responses that it finds.
     while let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
         informed(interim);
     }
     Pin::new(response).poll(cx)
 }
 
-/// Content of a request on its way into a stream.
+/// Request content on the way into a stream.
 struct Upload {
     body: RequestBody,
     stream: SendStream<Bytes>,
-    /// Content that waits for the origin's window, and whether it is the last.
+    /// Content that waits for the origin's window; true for the last part.
     waiting: Option<(Bytes, bool)>,
-    /// Ready when the exchange has dropped its `Uploading`.
+    /// Ready when the exchange has dropped the `Uploading`.
     cancelled: oneshot::Receiver<()>,
 }
 
-/// The exchange of an upload. Dropping it resets the stream, unless all content was sent.
+/// The exchange's handle on an upload. Dropping it resets the stream, unless all content was sent.
 #[derive(Debug)]
 struct Uploading {
     _cancel: oneshot::Sender<()>,
 }
 
 impl Upload {
-    /// Begins to send `body`; `None` if all of it was sent at once.
+    /// Starts to send `body`; `None` if all of it was sent at once.
     async fn begin(body: RequestBody, stream: SendStream<Bytes>) -> Option<Uploading> {
         let (cancel, cancelled) = oneshot::channel();
         let mut upload = Self {
@@ -166,7 +166,7 @@ impl Upload {
             waiting: None,
             cancelled,
         };
-        // Most content is short: no task is needed for it.
+        // Most content is short, so no task is needed for it.
         if poll_fn(|cx| Poll::Ready(Pin::new(&mut upload).poll(cx)))
             .await
             .is_ready()
@@ -177,7 +177,7 @@ impl Upload {
         Some(Uploading { _cancel: cancel })
     }
 
-    /// Ready when all content was sent, or none will be any more. An error is also that of the
+    /// Ready when all content was sent, or no more will be sent. An error also belongs to the
     /// response, which reports it.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         loop {
@@ -192,9 +192,9 @@ impl Upload {
                         return Poll::Ready(Ok(()));
                     }
                 }
-                // h2 would take the whole and keep the rest until the window opens. Then a reset of
-                // the stream by `cancelled` would come too late, because this upload has ended; and
-                // the timeout for the response could not see that the origin reads.
+                // h2 would take all data and keep the rest until the window opens. Then a reset of
+                // the stream by `cancelled` would be too late, because this upload is already over;
+                // and the timeout for the response could not see that the origin reads.
                 let part = data.split_to(self.stream.capacity().min(data.len()));
                 let is_last = data.is_empty() && *is_end;
                 if data.is_empty() {
@@ -244,7 +244,7 @@ impl Future for Upload {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
         // Before the content and the window: content may be held for good, and an origin that has
-        // answered may never open its window.
+        // answered may never open the window.
         if Pin::new(&mut this.cancelled).poll(cx).is_ready() {
             this.stream.send_reset(Reason::CANCEL);
             return Poll::Ready(());
@@ -253,7 +253,7 @@ impl Future for Upload {
     }
 }
 
-/// The records of a stream's reader: short frames, and responses that were given up.
+/// A stream reader's records: short frames, and responses that were given up.
 #[derive(Debug)]
 struct Reader {
     small: SmallReader,
@@ -261,29 +261,30 @@ struct Reader {
 }
 
 impl Reader {
-    /// The response is no good, so that it is given up for a reason.
+    /// Called when the response is unusable, so that dropping it does not count as given up by the
+    /// client.
     fn fails(&mut self) {
         if let Some(given_up) = &mut self.given_up {
             given_up.ends();
         }
     }
 
-    /// All of the response was read.
+    /// Called when the response was read completely.
     fn ends(&mut self) {
         self.small.ends();
         self.fails();
     }
 }
 
-/// The content of a response in HTTP/2.
+/// Response content in HTTP/2.
 #[derive(Debug)]
 pub(in super::super) struct Http2Content {
     incoming: RecvStream,
-    /// Bytes that are missing of an announced length.
+    /// Bytes that are missing from the announced length.
     left: Option<u64>,
     /// Only trailers may follow.
     has_data_end: bool,
-    /// `None`: all content of the request was sent, or no more of it will be.
+    /// `None`: all request content was sent, or no more will be sent.
     uploading: Option<Uploading>,
     reader: Reader,
 }
@@ -308,13 +309,13 @@ impl Http2Content {
         }
     }
 
-    /// Sends no more content of the request, because its exchange is over.
+    /// Sends no more request content, because the exchange is over.
     pub(in super::super) fn end_upload(&mut self) {
         self.uploading = None;
     }
 
-    /// The next frame. `None` without `is_end_stream` is a reset by which the origin may have ended
-    /// the content of the request (RFC 9113, section 8.1).
+    /// Polls the next frame. `None` without `is_end_stream` is a reset by which the origin may have
+    /// stopped the request content (RFC 9113, section 8.1).
     pub(in super::super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,

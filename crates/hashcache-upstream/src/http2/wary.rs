@@ -1,14 +1,14 @@
-//! Clients whose requests share no connection for a minute: an origin has ended a shared connection
-//! for an error while they waited for an answer on it, so one of them may be the cause; or they
-//! have given up many requests at once, for which many origins end a connection ("rapid reset").
+//! Clients that share no connection for a minute: an origin has closed a shared connection for an
+//! error while they waited for an answer on it, so any of them may be the cause; or they have given
+//! up many requests at once, for which many origins close a connection ("rapid reset").
 //!
-//! Used by `conns`. There are two classes: a client is wary at an origin, or, after errors of many
-//! origins, at all of them. So a client that has origins of its own end connections is not
-//! forgotten at another one, and it takes no more room than others.
+//! Used by `conns`. There are two classes: a client is wary at a single origin, or, after errors at
+//! many origins, at all origins. So a client that makes its own origins close connections is not
+//! forgotten at another origin, and takes no more room than other clients.
 //!
-//! Invariant: a client has one entry, of at most [`ORIGINS_MAX`] origins. If there are too many
-//! clients, the one whose time ends first is forgotten.
-//! Cost: nothing while nobody is wary; else one lookup for each request.
+//! Invariant: a client has a single entry, with at most [`ORIGINS_MAX`] origins. If there are too
+//! many clients, the client with the earliest expiry is forgotten.
+//! Cost: nothing while no client is wary; otherwise a lookup for each request.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use tokio::time::Instant;
 
 use super::super::endpoint::Endpoint;
 
-/// The wary clients of one core.
+/// The wary clients on a core.
 #[derive(Default)]
 pub(super) struct WaryClients(HashMap<Option<Network>, WaryClient>);
 
-/// One client, and until when it is wary.
+/// A client, and the time until which it is wary.
 #[derive(Default)]
 struct WaryClient {
     at: Vec<(Endpoint, Instant)>,
     everywhere: Option<Instant>,
-    /// Origins of which it has lately given up requests: at most [`ORIGINS_MAX`].
+    /// Origins with requests that the client has lately given up: at most [`ORIGINS_MAX`].
     given_up: Vec<GivenUp>,
 }
 
-/// Requests to one origin that a client has given up.
+/// Requests to an origin that a client has given up.
 struct GivenUp {
     to: Endpoint,
     since: Instant,
@@ -39,7 +39,7 @@ struct GivenUp {
 }
 
 impl WaryClients {
-    /// Whether requests of `client` to `to` share no connection.
+    /// Returns true if requests of `client` to `to` share no connection.
     pub(super) fn has(&self, client: Option<Network>, to: &Endpoint, now: Instant) -> bool {
         if self.0.is_empty() {
             return false;
@@ -77,7 +77,7 @@ impl WaryClients {
         }
     }
 
-    /// Notes that `to` has ended a shared connection on which `client` waited for an answer.
+    /// Notes that `to` has closed a shared connection on which `client` waited for an answer.
     pub(super) fn note(&mut self, client: Option<Network>, to: &Endpoint, now: Instant) {
         let wary = self.client(client, now);
         wary.at.retain(|(at, until)| at != to && *until > now);
@@ -88,7 +88,7 @@ impl WaryClients {
         }
     }
 
-    /// The entry of `client`, for which there is room.
+    /// Returns the entry of `client`, after making room for it.
     fn client(&mut self, client: Option<Network>, now: Instant) -> &mut WaryClient {
         if self.0.len() >= WARY_MAX && !self.0.contains_key(&client) {
             self.0.retain(|_, wary| wary.end() > Some(now));
@@ -110,15 +110,16 @@ impl WaryClient {
     }
 }
 
-/// How long a client gets connections of its own after one that it shared has broken.
+/// Time for which a client gets exclusive connections after a shared connection has broken.
 const WARY_TIME: Duration = Duration::from_secs(60);
-/// Requests that a client may give up in [`GIVEN_UP_TIME`]: more than a page that is left has under
-/// way, and a part of what ends a connection of Envoy (500) or Go (400).
+/// Requests that a client may give up in [`GIVEN_UP_TIME`]: more than a page has in progress when
+/// the user leaves it, and a fraction of the number for which Envoy (500) or Go (400) closes a
+/// connection.
 const GIVEN_UP_MAX: u32 = 64;
 const GIVEN_UP_TIME: Duration = Duration::from_secs(10);
-/// Clients that are remembered.
+/// Maximum number of clients that are remembered.
 const WARY_MAX: usize = 1024;
-/// Origins of one client that are told apart.
+/// Maximum number of separate origins per client.
 const ORIGINS_MAX: usize = 16;
 
 #[cfg(test)]

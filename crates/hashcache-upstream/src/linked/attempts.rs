@@ -1,4 +1,4 @@
-//! The attempts to send a request or to make a tunnel on a link, and what lies between them.
+//! The attempts to send a request or to make a tunnel on a link, and the pauses between them.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use tokio::time::sleep;
 
 use super::super::refused::{Refused, SendError};
 
-/// What a stream without a response says.
+/// Fault of a stream without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamFault {
-    /// The parent has no room for the request now, and has not looked at it.
+    /// The parent has no room for the request now, and has not processed it.
     Refused,
     /// The connection takes no more requests.
     Broken,
-    /// This request alone has failed.
+    /// Only this request has failed.
     Failed,
 }
 
-/// The attempts to send one request or to make one tunnel.
+/// The attempts to send a request or to make a tunnel.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts {
     refused: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Attempts {
 }
 
 impl StreamFault {
-    /// The fault of the stream whose answer is `error`.
+    /// Returns the fault for a stream that failed with `error`.
     pub(crate) fn of(error: &SendError, is_closed: bool) -> Self {
         Self::new(Refused::of(error), error.is_of_connection() || is_closed)
     }
@@ -35,15 +35,15 @@ impl StreamFault {
         match (connection_broke, refused) {
             (true, _) => Self::Broken,
             (false, Refused::Unseen) => Self::Refused,
-            // A link has no other version of HTTP to try.
+            // A link has no other HTTP version to try.
             (false, Refused::No | Refused::NeedsHttp1) => Self::Failed,
         }
     }
 }
 
 impl Attempts {
-    /// Whether there may be one more attempt after `fault`. Waits before an attempt on the same
-    /// connection.
+    /// Returns true if another attempt is allowed after `fault`. Waits before an attempt on the
+    /// same connection.
     pub(crate) async fn next(&mut self, fault: StreamFault) -> bool {
         match fault {
             StreamFault::Failed => false,
@@ -59,8 +59,8 @@ impl Attempts {
         }
     }
 
-    /// Whether there may be one more attempt although there is no link: the connection broke under
-    /// this request, so the parent may be starting again. Waits for it, once.
+    /// Returns true if another attempt is allowed although there is no link: the connection broke
+    /// under this request, so the parent may be restarting. Waits for the parent, once.
     pub(crate) async fn waits_for_parent(&mut self) -> bool {
         if !self.has_reconnected || std::mem::replace(&mut self.has_waited, true) {
             return false;
@@ -74,7 +74,7 @@ impl Attempts {
 /// proxy).
 const RESTART_WAIT: Duration = Duration::from_millis(1600);
 /// Pauses before a refused request is sent again. The parent refuses streams while this child holds
-/// its share of memory there, which transfers give back as they end.
+/// its whole share of memory there; transfers release this memory when they finish.
 const PAUSES: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_millis(300),

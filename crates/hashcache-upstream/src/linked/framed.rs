@@ -1,9 +1,9 @@
-//! Responses on a link whose content is frames.
+//! Responses on a link with content in frames.
 //!
-//! Called by `linked_requests` for each response of a parent.
+//! Called by `linked_requests` for each response from a parent.
 //!
-//! Invariant: the caller gets a response only when its first content was checked, or its end. What
-//! goes wrong before costs one more request: nothing was given to any client yet.
+//! Invariant: the caller gets a response only after the first content, or the end, was checked. An
+//! error before that costs another request: no client has got anything yet.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -32,7 +32,8 @@ pub(crate) enum Unusable {
 }
 
 impl Upstream {
-    /// How a request to a parent uses the link: without frames if there is no memory for them now.
+    /// Chooses how a request to a parent uses the link: without frames if there is no memory for
+    /// them now.
     pub(crate) fn coding_now(
         &self,
         (coding, link): (LinkCoding, &ParentLink),
@@ -45,7 +46,7 @@ impl Upstream {
         }
     }
 
-    /// The response with its own content, if that came in frames.
+    /// Returns the response with decoded content, if the content is in frames.
     pub(crate) async fn unframed(
         &self,
         exchange: UpstreamExchange,
@@ -129,7 +130,8 @@ impl Upstream {
     }
 }
 
-/// Offers and allows no dictionaries that the disk has no time for, or that were missing too often.
+/// Offers and allows no dictionaries if the disk has no time for them, or they were missing too
+/// often.
 fn spare(coding: LinkCoding, link: &ParentLink) -> LinkCoding {
     let LinkCoding::Frames(dictionaries) = &coding else {
         return coding;
@@ -149,7 +151,7 @@ fn spare(coding: LinkCoding, link: &ParentLink) -> LinkCoding {
     }
 }
 
-/// The dictionary that a transfer uses, if it uses one.
+/// Finds a transfer's dictionary, if the transfer uses a dictionary.
 async fn found(
     dictionaries: &Dictionaries,
     used: &Dictionary,
@@ -179,7 +181,7 @@ async fn found(
 /// The dictionary is not here.
 struct Lacking;
 
-/// A dictionary that the parent names, as long as nothing is known of it, bytes.
+/// Assumed size for a dictionary that the parent names, before anything is known about it, bytes.
 const NAMED_BYTES: u64 = 1 << 20;
-/// Frames are asked for while so much memory is free: enough for most objects of a page.
+/// Frames are requested while this much memory is free: enough for most objects on a page.
 const FRAMES_BYTES_MIN: u64 = 1 << 20;

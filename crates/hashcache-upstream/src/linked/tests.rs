@@ -246,7 +246,7 @@ async fn get(upstream: &Upstream, peer: &Arc<Peer>) -> Result<String, Failure> {
     Ok(String::from_utf8(content).unwrap())
 }
 
-/// The content of a response whose head has arrived.
+/// The content of a response after its head has arrived.
 async fn begin(upstream: &Upstream, peer: &Arc<Peer>, path: &str) -> Result<ResponseBody, Failure> {
     let options = options(peer);
     let request = Request::get(path).body(RequestBody::empty()).unwrap();
@@ -622,7 +622,7 @@ async fn each_side_refuses_a_key_that_is_not_pinned() {
     .await;
 }
 
-/// The content of a response that may arrive in frames, and how it ends.
+/// Response content that may arrive in frames, and how it ends.
 async fn framed(
     upstream: &Upstream,
     peer: &Arc<Peer>,

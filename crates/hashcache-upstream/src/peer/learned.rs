@@ -1,12 +1,12 @@
-//! What a peer has stored, as far as its cache digest and the updates of it tell.
+//! The contents of a peer's store, according to the cache digest and the updates of the digest.
 //!
-//! `route` of the proxy looks a URL up, its `fetch` gets the digest and reports what became of a
-//! hop, and its `peers` hands updates over.
+//! In the proxy, `route` looks up URLs, `fetch` gets the digest and reports the result of each hop,
+//! and `peers` passes updates on.
 //!
-//! Invariants: a wrong digest costs a hop and never a wrong response. The copy's memory is
-//! reserved. One fetch of a digest at a time, and none without a request that was looked up.
-//! Cost: of a lookup, one lock and four octets of the copy. What it needs beside them lies in 64
-//! octets: a lookup for each miss seldom finds any of it in the processor's cache.
+//! Invariants: a wrong digest costs a hop and never causes a wrong response. The copy's memory is
+//! reserved. A single fetch of a digest at a time, and none without a request that was looked up.
+//! Cost of a lookup: a lock and four octets of the copy. All other data of a lookup is in 64
+//! octets, because it is seldom in the processor's cache when a miss needs it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,12 +21,12 @@ use tokio::time::Instant;
 
 use crate::peer::PROBE_DUE;
 
-/// What is known about a peer's store. `state` is locked before `lookup`.
+/// Knowledge about a peer's store. `state` is locked before `lookup`.
 #[derive(Debug, Default)]
 pub struct Learned {
     lookup: CacheLine<Mutex<Lookup>>,
     state: Mutex<State>,
-    /// Wakes requests that wait for the first fetch to end.
+    /// Wakes requests that wait for the first fetch.
     tried: Notify,
 }
 
@@ -35,13 +35,13 @@ pub struct Learned {
 struct Lookup {
     /// The peer's filter.
     copy: Option<Filter>,
-    /// The peer is not asked now.
+    /// The peer gets no requests now because of the digest.
     is_paused: bool,
-    /// A request needed the digest since it was fetched last, or an update was missed.
+    /// A request needed the digest since the last fetch, or an update was missed.
     is_wanted: bool,
 }
 
-/// Begins with a cache line of its own.
+/// Aligned to a cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct CacheLine<T>(T);
@@ -53,67 +53,68 @@ struct State {
     copy: Option<DigestCopy>,
     was_tried: bool,
     is_fetching: bool,
-    /// When it may be fetched next; `None`: at once.
+    /// Next fetch time; `None`: at once.
     due: Option<Instant>,
     /// Failed fetches in a row.
     failures: u32,
-    /// Of those, refusals in a row: the peer answers, and has no digest that can be used.
+    /// Refusals in a row among these failures: the peer answers, but has no usable digest.
     refusals: u32,
-    /// The digest is due because of a missing update.
+    /// The digest is due after a missing update.
     has_gap: bool,
-    /// Fetches in a row that missing updates caused, without an update in between that fitted.
+    /// Fetches in a row that missing updates caused, without a fitting update in between.
     gaps: u32,
-    /// The results of the last hops to the peer, newest in bit 0; 1: it had not the response.
+    /// Results from the last hops to the peer, newest in bit 0; 1: the peer did not have the
+    /// response.
     results: u64,
-    /// The peer is not asked until then.
+    /// The peer gets no requests until this time.
     paused: Option<Instant>,
     counts: LearnedCounts,
 }
 
-/// What belongs to the copy of the peer's filter; there if the copy is.
+/// Data about the copy of the peer's filter; present if the copy is present.
 #[derive(Debug)]
 struct DigestCopy {
     _memory: Reservation,
-    /// The last update in it, where the peer's entity tag says so.
+    /// The last update in the copy, if the peer's entity tag contains it.
     position: Option<Position>,
     entity_tag: Option<HeaderValue>,
     fetched: Instant,
 }
 
-/// Counters of one peer.
+/// A peer's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LearnedCounts {
-    /// Times its digest said yes and it had not the response.
+    /// Number of times when the digest contained a response that the peer did not have.
     pub false_hits: u64,
     /// Updates applied.
     pub updates_received: u64,
-    /// Updates that did not follow on the copy.
+    /// Updates that did not follow directly on the copy.
     pub updates_missed: u64,
-    /// Updates sent to it.
+    /// Updates sent to the peer.
     pub updates_sent: u64,
 }
 
-/// What a digest says of a URL.
+/// A digest's answer about a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// There is no digest.
     Unknown,
-    /// There is none, but the peer may be making its first one.
+    /// There is no digest, but the peer may be making a first digest.
     BeingMade,
-    /// There is none, and nobody has tried to fetch it.
+    /// There is no digest, and no fetch was tried.
     NeverTried,
     /// The peer has the response, or a false positive.
     Yes,
-    /// The peer had not the response when the digest was made.
+    /// The peer did not have the response when the digest was made.
     No,
-    /// Its digest was wrong too often: it is not to be asked now.
+    /// The digest was wrong too often: send no requests to the peer now.
     Paused,
 }
 
-/// A fetch of the digest that has begun.
+/// A digest fetch in progress.
 #[derive(Debug)]
 pub struct Begun {
-    /// The digest of which there is a copy.
+    /// The entity tag of the digest in the copy.
     pub entity_tag: Option<HeaderValue>,
 }
 
@@ -122,24 +123,24 @@ pub struct Begun {
 pub struct Received {
     /// The digest.
     pub filter: Filter,
-    /// The memory of the digest.
+    /// The digest's memory.
     pub memory: Reservation,
-    /// From where on updates complete it.
+    /// The position from which updates complete it.
     pub position: Option<Position>,
-    /// For the condition of the next fetch.
+    /// For the next fetch's condition.
     pub entity_tag: Option<HeaderValue>,
 }
 
-/// How a fetch of the digest has ended.
+/// The result of a digest fetch.
 #[derive(Debug)]
 pub enum Learning {
-    /// It is there; the time until the peer makes another one.
+    /// A new digest, and the time until the peer makes the next digest.
     New(Received, Duration),
-    /// It is the one of which there is a copy; the same time.
+    /// The digest equals the copy; the time as in `New`.
     Same(Duration),
     /// The peer did not answer.
     Failed,
-    /// It answered with something that is not used.
+    /// The peer's answer cannot be used.
     Refused,
 }
 
@@ -152,7 +153,7 @@ impl Learned {
         self.lookup.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the digest says of a URL; notes that it is needed.
+    /// Returns the digest's answer about a URL; notes that the digest is needed.
     pub fn verdict(&self, key: &Key) -> Verdict {
         let mut lookup = self.lookup();
         lookup.is_wanted = true;
@@ -173,7 +174,7 @@ impl Learned {
         }
     }
 
-    /// Ends a pause that is over; whether the digest is to be fetched now.
+    /// Clears a pause that is over. Returns true if the digest must be fetched now.
     pub fn is_due(&self, now: Instant) -> bool {
         let mut state = self.state();
         let mut lookup = self.lookup();
@@ -182,13 +183,14 @@ impl Learned {
         lookup.is_wanted && !state.is_fetching && state.due.is_none_or(|due| due <= now)
     }
 
-    /// Whether requests need the digest, and there is none or one that missed an update.
+    /// Returns true if requests need the digest, and there is no digest or the digest missed an
+    /// update.
     pub fn is_awaited(&self) -> bool {
         let state = self.state();
         self.lookup().is_wanted && (state.copy.is_none() || state.has_gap)
     }
 
-    /// Begins to fetch the digest, unless another task does.
+    /// Starts a digest fetch, unless another task does.
     pub fn begin(&self) -> Option<Begun> {
         let mut state = self.state();
         let may_begin = !std::mem::replace(&mut state.is_fetching, true);
@@ -197,7 +199,7 @@ impl Learned {
         })
     }
 
-    /// Notes how the fetch has ended.
+    /// Notes the result of the fetch.
     pub fn end(&self, learning: Learning, now: Instant) {
         let mut state = self.state();
         state.is_fetching = false;
@@ -237,11 +239,11 @@ impl Learned {
         self.tried.notify_waiters();
     }
 
-    /// Waits until the digest was fetched once, or failed to be.
+    /// Waits until the digest was fetched once, or a fetch failed.
     pub async fn tried(&self) {
         loop {
             let mut notified = std::pin::pin!(self.tried.notified());
-            // From here on no wake-up is lost.
+            // After this line no wake-up is lost.
             notified.as_mut().enable();
             if self.state().was_tried {
                 return;
@@ -250,8 +252,8 @@ impl Learned {
         }
     }
 
-    /// Takes an update that the peer has sent. One that does not follow on the copy makes the
-    /// digest due.
+    /// Takes an update that the peer has sent. If the update does not follow on the copy, the
+    /// digest becomes due.
     pub fn take_update(&self, update: &Update<'_>, now: Instant) {
         let mut state = self.state();
         let mut lookup = self.lookup();
@@ -295,7 +297,7 @@ impl Learned {
         }
     }
 
-    /// Notes whether the peer had a response of which the digest said that it has it.
+    /// Notes whether the peer had a response that the digest contains.
     pub fn note_result(&self, had_it: bool, now: Instant) {
         let mut state = self.state();
         state.results = state.results << 1 | u64::from(!had_it);
@@ -308,7 +310,7 @@ impl Learned {
             lookup.is_wanted = true;
             state.due = None;
             if let Some(copy) = &mut state.copy {
-                // It is fetched whole, whatever the peer thinks has changed.
+                // Fetch the whole digest, even if the peer sees no change.
                 copy.entity_tag = None;
                 copy.position = None;
             }
@@ -321,12 +323,12 @@ impl Learned {
         self.state().counts.updates_sent += 1;
     }
 
-    /// What became of the fetches and updates so far.
+    /// Returns the results of the fetches and updates so far.
     pub fn counts(&self) -> LearnedCounts {
         self.state().counts
     }
 
-    /// Entries of the copy, and the time since it was fetched.
+    /// Entries in the copy, and the time since it was fetched.
     pub fn size_and_age(&self, now: Instant) -> Option<(u32, Duration)> {
         let state = self.state();
         let copy = state.copy.as_ref()?;
@@ -344,8 +346,8 @@ impl State {
 }
 
 impl DigestCopy {
-    /// The tag by which the peer says whether it has changed; with all updates it is that of the
-    /// last one.
+    /// Returns the tag by which the peer detects changes; with all updates this is the tag of the
+    /// last update.
     fn entity_tag(&self) -> Option<HeaderValue> {
         match self.position {
             Some(position) => Some(entity_tag(position)),
@@ -354,13 +356,14 @@ impl DigestCopy {
     }
 }
 
-/// The entity tag of a filter of ours, or of a peer's that sends updates: `"EPOCH-SERIAL"`.
+/// Builds the entity tag of our filter, or of a filter from a peer that sends updates:
+/// `"EPOCH-SERIAL"`.
 pub fn entity_tag(Position { epoch, serial }: Position) -> HeaderValue {
     let text = format!("\"{epoch}-{serial}\"");
     HeaderValue::try_from(text).expect("digits and quotes are visible characters")
 }
 
-/// The position that an entity tag of that form says.
+/// Parses the position in an entity tag of that form.
 pub fn position(tag: &HeaderValue) -> Option<Position> {
     let text = tag.to_str().ok()?;
     let text = text.strip_prefix('"')?.strip_suffix('"')?;
@@ -371,24 +374,26 @@ pub fn position(tag: &HeaderValue) -> Option<Position> {
     })
 }
 
-/// Between 0.9 and 1.1 times as long: several proxies must not ask together for ever.
+/// Multiplies by 0.9 to 1.1, so that several proxies do not send requests together for ever.
 fn with_jitter(pause: Duration) -> Duration {
     pause.mul_f64(0.9 + 0.2 * fastrand::f64())
 }
 
-/// Added to the lifetime of a digest, as Squid does: it makes its next one only after that.
+/// Added to a digest's lifetime, as Squid does: a peer makes the next digest only after that
+/// lifetime.
 const AFTER_EXPIRY: Duration = Duration::from_secs(5 * 60);
-/// A peer that refuses so often, in the first 16 seconds, may still be making its first digest.
+/// If a peer has refused at most this often, in the first 16 seconds, it may still be making the
+/// first digest.
 const BEING_MADE_MAX: u32 = 6;
-/// Pause after the first failure, doubled after each further one: a peer that has just started has
-/// no digest yet.
+/// Pause after the first failure, doubled after each further failure: a peer that has just started
+/// has no digest yet.
 const BACK_OFF_MIN: Duration = Duration::from_millis(250);
 const BACK_OFF_MAX: Duration = Duration::from_secs(2 * 60 * 60);
-/// Pause before the second fetch in a row that missing updates cause; doubled for each further one,
-/// up to [`GAPS_MAX`] times.
+/// Pause before the second fetch in a row that missing updates cause; doubled for each further
+/// fetch, up to [`GAPS_MAX`] times.
 const GAP_PAUSE: Duration = Duration::from_secs(5);
 const GAPS_MAX: u32 = 6;
-/// More of the last 64 hops without the response are too many: a quarter.
+/// More failures than this in the last 64 hops are too many: a quarter.
 const FALSE_HITS_MAX: u32 = 16;
 const FALSE_HIT_PAUSE: Duration = Duration::from_secs(60);
 

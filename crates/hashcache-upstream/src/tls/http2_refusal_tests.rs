@@ -132,7 +132,7 @@ async fn read(stream: &mut ServerStream, bytes: &mut Vec<u8>) -> bool {
     read > 0
 }
 
-/// Takes whole frames out of `bytes`; returns the streams that have ended.
+/// Takes whole frames from `bytes`; returns the streams that have ended.
 fn note(bytes: &mut Vec<u8>, heard: &mut Vec<Arrived>, has_settings: bool) -> Vec<u32> {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     if bytes.starts_with(b"PRI") {

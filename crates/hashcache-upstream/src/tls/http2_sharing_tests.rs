@@ -446,9 +446,9 @@ async fn an_upload_ends_with_its_exchange() {
             let request = Request::post(path).body(body).unwrap();
             let exchange = origin.send(request).await.unwrap().unwrap();
             if is_read {
-                drop(whole(exchange).await)
+                drop(whole(exchange).await);
             } else {
-                drop(exchange)
+                drop(exchange);
             }
             origin
                 .until(|state| *state.resets.borrow() == [Some(Reason::CANCEL)])

@@ -25,7 +25,7 @@ enum Treat {
     Reset(Reason),
     /// Answers, and says that it takes no more.
     GoAway,
-    /// Sends five bytes of content, of which it may have announced another length, and resets.
+    /// Sends five content bytes, of which it may have announced another length, and resets.
     Break(Option<u64>, Reason),
 }
 

@@ -1,11 +1,11 @@
 //! Verification of origins' certificates: by rustls, at the time of our clock.
 //!
 //! rustls uses one time for all certificates. A clock that has lost the time with the power does
-//! not have such a time: see `clock` of `hashcache-base` for the time that it uses instead, and
-//! why.
+//! not have such a time: see `clock` of `hashcache-base` for the time that it uses instead, and the
+//! reasons.
 //!
-//! Invariant: the functions of rustls always verify chain, name and signature; only the time is
-//! ours. Cost: one more pass over the certificate.
+//! Invariant: rustls functions always verify chain, name and signature; only the time is ours.
+//! Cost: another pass over the certificate.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ impl Verifier {
     }
 }
 
-/// The validity period of a certificate; `None` for invalid data.
+/// Returns a certificate's validity period; `None` for invalid data.
 pub(super) fn validity(der: &CertificateDer<'_>) -> Option<Validity> {
     let read = Certificate::read(der)?;
     Some(Validity {
@@ -78,8 +78,8 @@ impl ServerCertVerifier for Verifier {
         let time = self.clock.certificate_time(validity);
         match verify(time) {
             Ok(()) => Ok(ServerCertVerified::assertion()),
-            // webpki checks the time first. If anything else is wrong too, that is the error: the
-            // clock must only learn from certificates that are valid except for the time.
+            // webpki checks the time first. If there is another error too, return that error: the
+            // clock must learn only from certificates that are valid except for the time.
             Err(error) if is_of_time(&error) => {
                 verify(time.min(validity.not_after).max(validity.not_before))?;
                 Err(error)

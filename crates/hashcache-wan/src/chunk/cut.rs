@@ -1,38 +1,38 @@
-//! Boundaries of chunks that depend on the content alone.
+//! Chunk boundaries that depend only on the content.
 //!
-//! A gear hash over the last 64 bytes; a boundary is where its upper 10 bits are 0. So an insertion
-//! moves the boundaries behind it and changes only those near it.
+//! A gear hash over the last 64 bytes; a boundary is a position with 0 in the upper 10 bits. So an
+//! insertion moves the boundaries behind it and changes only the boundaries near it.
 //!
-//! A chunk has 2 KiB in the mean: 1 KiB at the least, and 1 KiB more. With 512 bytes at the least
-//! and 2 KiB more, the chunk around an edit had 4.2 KiB instead of 2.6, and a tenth to a third more
-//! was sent.
+//! The mean chunk size is 2 KiB: at least 1 KiB, and 1 KiB more. With at least 512 bytes and 2 KiB
+//! more, the chunk around an edit had 4.2 KiB instead of 2.6, and a tenth to a third more bytes
+//! were sent.
 //!
-//! Invariant: boundaries depend on the content since the last boundary alone, not on its pieces.
-//! Cost: 0.6 ms a MB.
+//! Invariant: boundaries depend only on the content since the last boundary, not on how it arrives.
+//! Cost: 0.6 ms per MB.
 
 use crate::sketch::GEAR;
 
-/// A chunk ends after so many bytes at the least, unless the stream ends.
+/// Minimum chunk length, unless it is the last chunk in the stream.
 pub(crate) const CHUNK_BYTES_MIN: usize = 1 << 10;
-/// A chunk ends after so many bytes at the most.
+/// Maximum chunk length.
 pub(crate) const CHUNK_BYTES_MAX: usize = 8 << 10;
 
 const BITS: u32 = 10;
 /// Bytes on which the hash depends.
 const HASHED: usize = 64;
 
-/// Cuts one stream.
+/// Cuts a stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cutter {
     gear: u64,
-    /// Bytes of the chunk so far.
+    /// Chunk bytes so far.
     length: usize,
 }
 
 impl Cutter {
-    /// How much of `content` belongs to the chunk, and whether it ends there.
+    /// How many bytes in `content` belong to the chunk, and true if the chunk is complete.
     pub(crate) fn next(&mut self, content: &[u8]) -> (usize, bool) {
-        // Bytes that no boundary depends on need not be hashed.
+        // The first bytes of a chunk cannot affect the boundary, so they are not hashed.
         let skipped = (CHUNK_BYTES_MIN - HASHED).saturating_sub(self.length);
         let mut at = skipped.min(content.len());
         let mut length = self.length + at;

@@ -1,4 +1,4 @@
-//! The frames of a stream on the wire.
+//! A stream's frames on the wire.
 //!
 //! | type | layout behind the type | to the |
 //! |---|---|---|
@@ -10,28 +10,28 @@
 //! | `15` ANSWER | offset u64, content length u24, data length u24; data | receiver |
 //! | `16` ACK | offset u64 | sender |
 //!
-//! Integers are little-endian; offsets count content of the stream. The check is the beginning of
-//! SHA-256 over the block's offset and content. Data are zstd: in BLOCK the literals of the block,
-//! a flushed part of the stream's zstd frame; in ANSWER a frame by itself. A block without content
-//! may end an extent.
+//! Integers are little-endian; offsets count content in the stream. The check is the first part of
+//! SHA-256 over the block's offset and content. Data is zstd: in BLOCK the literals of the block,
+//! as a flushed part of the stream's zstd frame; in ANSWER a separate frame. A block without
+//! content may close an extent.
 //!
-//! Steps make the content of a block. Each begins with a number in the form of LEB128: twice two
-//! bits for the kind, above them a length. 0: so many literals; 1: a reference, followed by the
-//! extent's name and an offset (LEB128); 2: a reference to one of the extents that were referred to
-//! last (`recent`), followed by its place in that list and an offset; 3 (length 0): the literals
-//! since the last such step are an extent.
+//! Steps make a block's content. Each starts with a number in LEB128: the lower two bits are the
+//! kind, the upper bits are a length. Kind 0: this many literals; 1: a reference, followed by the
+//! extent's name and an offset (LEB128); 2: a reference to a recently referenced extent (`recent`),
+//! followed by its position in that list and an offset; 3 (length 0): the literals since the last
+//! such step are an extent.
 //!
-//! Invariant: every length is compared with its limit before the bytes that it counts have arrived.
+//! Invariant: every length is compared with the limit before the bytes that it counts have arrived.
 
 use super::Name;
 use crate::error::Reason;
 use crate::limits::BLOCK_BYTES_MAX;
 
-/// Literals in a block, bytes.
+/// Maximum literals in a block, bytes.
 pub(crate) const LITERAL_BYTES_MAX: usize = 64 << 10;
-/// An extent, bytes: a page of the engine, read at once.
+/// Maximum extent length, bytes: an engine page, which is read at once.
 pub const EXTENT_BYTES_MAX: usize = 64 << 10;
-/// Coded literals of a block; an answer, which may be a whole block.
+/// Maximum for coded literals in a block, and for an answer, which may be a whole block.
 const DATA_BYTES_MAX: usize = BLOCK_BYTES_MAX + 1024;
 
 const BLOCK: u8 = 0x11;
@@ -112,7 +112,8 @@ impl Frame<'_> {
     }
 }
 
-/// The frame at the beginning of `bytes` and its length; `None` when it has not arrived whole.
+/// Reads the first frame in `bytes`; also returns the frame's length. `None` if the frame is
+/// incomplete.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Reason> {
     let Some((&kind, rest)) = bytes.split_first() else {
         return Ok(None);
@@ -188,11 +189,11 @@ pub(crate) enum Step {
     EndOfExtent,
 }
 
-/// How a reference names its extent.
+/// The form in which a reference names an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     Name(Name),
-    /// By its place in the list of those that were referred to last.
+    /// By its position in the list of recently referenced extents.
     Recent(usize),
 }
 
@@ -221,7 +222,7 @@ impl Step {
         }
     }
 
-    /// The step at the beginning of `bytes`, and what is behind it.
+    /// Reads the first step in `bytes`; also returns the remaining bytes.
     pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Reason> {
         let (number, rest) = read_number(bytes)?;
         let length = number >> 2;

@@ -1,12 +1,12 @@
-//! What the other end of the link has: a table of chunks and extents.
+//! The content that the other side of the link has: a table of chunks and extents.
 //!
-//! Kept in memory by each end, for all streams of a link, on whatever thread they are. Both what
-//! was sent and what was received is entered, because both ends store both. It may be wrong (the
-//! other end's store forgets too), which costs a question and a literal; so what is read from a
-//! file needs no check.
+//! Each side keeps a table in memory, for all streams on a link and all threads. Both sent and
+//! received content is entered, because both sides store both. The table may be wrong (the other
+//! side's store forgets too), which costs a question and a literal; therefore a table from a file
+//! needs no check.
 //!
-//! Invariant: it names only extents that went over the link whole.
-//! Cost: 16 bytes for a chunk of 2 KiB: 8 MiB for 1 GiB of content. A lookup takes a lock and reads
+//! Invariant: the table names only extents that were transferred completely.
+//! Cost: 16 bytes for a 2 KiB chunk: 8 MiB for 1 GiB of content. A lookup takes a lock and reads
 //! two cache lines.
 
 use std::collections::VecDeque;
@@ -26,13 +26,13 @@ struct Table {
     /// By number. `None`: forgotten.
     extents: VecDeque<Option<Name>>,
     extents_max: usize,
-    /// Number of the first of them.
+    /// Number of the first extent in `extents`.
     first: u32,
     entered: u64,
 }
 
-/// A chunk. With the set, 80 bits or so of its hash are compared. Were two of them equal, the check
-/// of the block would fail and the content be asked for.
+/// A chunk. Together with the set, about 80 bits of the chunk hash are compared. If two were equal,
+/// the block check would fail and the receiver would request the content.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     tag: u64,
@@ -40,14 +40,14 @@ struct Slot {
     offset: u16,
 }
 
-/// Where a chunk is.
+/// The position of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) extent: u32,
     pub(super) offset: u16,
 }
 
-/// A chunk of an extent that ends.
+/// A chunk in an extent that is being closed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk {
     pub(super) hash: u128,
@@ -55,7 +55,7 @@ pub(super) struct Chunk {
 }
 
 impl Known {
-    /// A table that takes at most `bytes_max` of memory, but no less than a set.
+    /// A table that takes at most `bytes_max` bytes of memory, but at least a set.
     pub fn new(bytes_max: usize) -> Self {
         Self(Mutex::new(Table::new(bytes_max)))
     }
@@ -65,17 +65,17 @@ impl Known {
         self.table().entered
     }
 
-    /// Memory of the table, bytes.
+    /// Memory for the table, bytes.
     pub fn memory_bytes(&self) -> usize {
         let table = self.table();
         size_of_val(&*table.slots) + table.extents.capacity() * size_of::<Option<Name>>()
     }
 
-    /// Writes the table, for [`Known::read_from`]. It is not locked meanwhile; what is entered in
-    /// that time may be written in part.
+    /// Writes the table, for [`Known::read_from`]. The table is not locked all the time; entries
+    /// that are made meanwhile may be written partly.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors from `out`.
     pub fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         let (sets, first, extents) = {
             let table = self.table();
@@ -104,11 +104,11 @@ impl Known {
         Ok(())
     }
 
-    /// A table of `bytes_max` as [`Known::new`], with what [`Known::write_to`] has written. One of
-    /// another size is read to its end, and the result is empty.
+    /// Makes a table of `bytes_max` as [`Known::new`], with the entries that [`Known::write_to`]
+    /// has written. A written table with another size is read completely, and the result is empty.
     ///
     /// # Errors
-    /// Those of `input`, also when it ends early.
+    /// Errors from `input`, also if it is too short.
     pub fn read_from(input: &mut impl Read, bytes_max: usize) -> io::Result<Self> {
         let mut number = || {
             let mut bytes = [0; 4];
@@ -144,18 +144,18 @@ impl Known {
         Ok(Self(Mutex::new(table)))
     }
 
-    /// Where a chunk with this hash is, and the name of its extent; preferably `next`, where the
-    /// run before it continues.
+    /// The position of a chunk with this hash, and the extent's name; preferably `next`, which
+    /// continues the previous run.
     pub(super) fn find(&self, hash: u128, next: Option<Place>) -> Option<(Place, Name)> {
         self.table().find(hash, next)
     }
 
-    /// Enters an extent that went over the link whole.
+    /// Enters an extent that was transferred completely.
     pub(super) fn enter(&self, name: Name, chunks: &[Chunk]) {
         self.table().enter(name, chunks);
     }
 
-    /// Forgets an extent: the receiver has lost it.
+    /// Forgets an extent, because the receiver has lost it.
     pub(super) fn forget(&self, extent: u32) {
         let mut table = self.table();
         let place = table.place(extent);
@@ -177,7 +177,7 @@ impl Table {
         let left = bytes_max.saturating_sub(size_of_val(&*slots));
         let mut extents = VecDeque::new();
         let extents_max = left / size_of::<Option<Name>>();
-        // Extents hold ten chunks at the least: more would never be found.
+        // Extents hold at least ten chunks: more extents would never be found.
         let extents_max = extents_max.min(slots.len() / 8);
         extents.reserve_exact(extents_max);
         Self {
@@ -207,7 +207,7 @@ impl Table {
             if Some(place) == next {
                 return Some((place, name));
             }
-            // The last one that was sent is the one that the receiver keeps longest.
+            // The receiver keeps the most recently sent extent longest.
             let age = |place: Place| self.place(place.extent);
             if found.is_none_or(|(known, _)| age(known) < age(place)) {
                 found = Some((place, name));
@@ -234,7 +234,7 @@ impl Table {
         self.extents.push_back(Some(name));
         for chunk in chunks {
             let (set, tag) = self.set(chunk.hash);
-            // The extent itself included.
+            // Including the new extent.
             let (first, count) = (self.first, count + 1);
             let oldest = self.slots[set].iter_mut().max_by_key(|slot| {
                 let place = slot.extent.wrapping_sub(first);
@@ -267,7 +267,7 @@ impl Table {
 const WAYS: usize = 8;
 /// A slot in a file.
 const SLOT_BYTES: usize = 14;
-/// In a file, the name of an extent that was forgotten.
+/// In a file, the name for an extent that was forgotten.
 const FORGOTTEN: [u8; 16] = [0; 16];
 
 #[cfg(test)]

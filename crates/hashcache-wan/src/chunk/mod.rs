@@ -1,36 +1,36 @@
-//! Any TCP stream over the link: literals, and references to content that went over it before.
+//! Any TCP stream over the link: literals, and references to content that was sent before.
 //!
-//! For traffic without whole objects: uploads, backups, databases, file servers. Each end of a
-//! stream has a [`Stream`]; all streams of a link share a table of what the other end has
-//! ([`Known`]) and a store at each end.
+//! For traffic without whole objects: uploads, backups, databases, file servers. Each side of a
+//! stream has a [`Stream`]; all streams on a link share a table of the content that the other side
+//! has ([`Known`]) and a store on each side.
 //!
-//! - The sender cuts content at places that depend on the content (`cut`): chunks of 2 KiB. A
-//!   chunk that is known becomes a reference, another one a literal, compressed with zstd.
-//! - Literals that follow each other make an **extent** of 64 KiB at the most. Both ends compute
-//!   its [`Name`], and both store it as one object of the engine: so either end may refer to it
-//!   later. A reference names an extent and a range in it, so a run of 28 chunks costs 20 bytes on
-//!   the link and one read.
-//! - If the receiver lacks an extent that is referred to, it asks for that content and gets it as a
-//!   literal. The sender holds what is not acknowledged, so it can always answer.
+//! - The sender cuts content at positions that depend on the content (`cut`), into 2 KiB chunks. A
+//!   known chunk becomes a reference, another chunk a literal, compressed with zstd.
+//! - Consecutive literals make an **extent** of at most 64 KiB. Both sides compute the [`Name`],
+//!   and both store it as an engine object, so both sides may refer to it later. A reference names
+//!   an extent and a range in it, so a run of 28 chunks costs 20 bytes on the link and a single
+//!   read.
+//! - If the receiver lacks a referenced extent, it requests that content and gets it as a literal.
+//!   The sender holds all unacknowledged content, so it can always answer.
 //!
-//! The policy `log` suits extents, and with groups a run of 1 MiB is one read. An index of extents
-//! is a thirtieth of an index of chunks: 1 TB are 17 million objects.
+//! The policy `log` suits extents, and with groups a 1 MiB run is a single read. An extent index is
+//! a thirtieth of a chunk index: 1 TB has 17 million objects.
 //!
 //! Names: SipHash-2-4 with 128 bits, under a key that only this pair of stores has. Without the key
-//! nobody can make two extents of one name. It takes 1 ms a MB on every machine, HMAC-SHA-256 five
-//! on those without SHA instructions. Names need not be proof against the other end: each block
-//! has a check of its content by SHA-256 as well.
+//! nobody can make two extents with the same name. It takes 1 ms per MB on every machine;
+//! HMAC-SHA-256 takes 5 ms without SHA instructions. Names need not be secure against the other
+//! side, because each block also has a SHA-256 check of the content.
 //!
-//! Boundaries have one level: an extent ends where it is full. Nested levels of 16 and 128 KiB were
-//! left out: a reference to a range already names a long run, and extents that end at a coarse
-//! boundary are smaller, so that a run of them took 2 % more on the link.
+//! There is only one level of boundaries: an extent is closed when it is full. Nested 16 and 128
+//! KiB levels were left out: a reference to a range already covers a long run, and extents with
+//! coarse boundaries are smaller, so that a run of them took 2 % more on the link.
 //!
-//! Invariant: content is given only after the check of its block was compared. Both windows are
-//! bounded: a sender never holds more than its window that is not acknowledged, a receiver refuses
-//! more. An end keeps reading from the link while its near end takes nothing
-//! ([`Stream::set_near`]), so two full ends cannot wait for each other.
-//! Cost: 2 to 5 ms a MB for the sender, 2 to 4 for the receiver; memory of a busy end is
-//! [`Windows::memory_bytes`] at the most, of a stream that has sent nothing, none.
+//! Invariant: content is given only after the block's check was compared. Both windows are bounded:
+//! a sender never holds more unacknowledged content than the window, and a receiver refuses more. A
+//! side keeps reading from the link while the near end takes nothing ([`Stream::set_near`]), so two
+//! full sides cannot wait for each other.
+//! Cost: 2 to 5 ms per MB for the sender, 2 to 4 for the receiver; memory on a busy side is at most
+//! [`Windows::memory_bytes`], and none for a stream that has sent nothing.
 
 mod cut;
 mod frame;
@@ -52,21 +52,21 @@ pub use known::Known;
 use receive::Receiver;
 use send::Sender;
 
-/// How much content may be under way in each direction that is not acknowledged, bytes.
+/// Maximum unacknowledged content in each direction, bytes.
 ///
-/// Each end sends the other the window in which it receives; a sender uses no more than that.
+/// Each side sends the receive window to the other side; a sender uses no more than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// Content that this end holds until it is acknowledged.
+    /// Content that this side holds until it is acknowledged.
     pub send: u64,
-    /// Content that this end holds until its near end has taken it.
+    /// Content that this side holds until the near end has taken it.
     pub receive: u64,
 }
 
 impl Windows {
-    /// The smallest window in either direction: a block has to fit.
+    /// The smallest window in either direction: a block must fit.
     pub const BYTES_MIN: u64 = BLOCK_BYTES_MAX as u64;
-    /// The largest: enough for 10 Mbit/s over 600 ms when three quarters are saved.
+    /// The largest window: enough for 10 Mbit/s over 600 ms if three quarters are saved.
     pub const BYTES_MAX: u64 = 3 << 20;
 
     /// Windows of `bytes` in both directions, within the limits above.
@@ -78,7 +78,7 @@ impl Windows {
         }
     }
 
-    /// Memory that a [`Stream`] with these windows holds at the most, bytes.
+    /// Maximum memory for a [`Stream`] with these windows, bytes.
     pub fn memory_bytes(&self) -> u64 {
         let zstd = match zstd_window_log(self.send) {
             ZSTD_WINDOW_LOG => ZSTD_BYTES,
@@ -88,7 +88,7 @@ impl Windows {
     }
 }
 
-/// zstd's window for literals of a sender with this window, as a power of two.
+/// zstd's window for literals from a sender with this window, as a power of two.
 fn zstd_window_log(send: u64) -> u32 {
     if send >= 1 << 20 {
         ZSTD_WINDOW_LOG
@@ -99,32 +99,32 @@ fn zstd_window_log(send: u64) -> u32 {
 
 /// Half a mebibyte, because there may be many streams.
 const ZSTD_WINDOW_LOG: u32 = 19;
-/// Where memory is short.
+/// For boxes with little memory.
 const ZSTD_WINDOW_LOG_SMALL: u32 = 17;
-/// A compressor's context with those windows, bytes.
+/// A compressor's context with these windows, bytes.
 const ZSTD_BYTES: u64 = 1600 << 10;
 const ZSTD_BYTES_SMALL: u64 = 800 << 10;
-/// A decompressor's context, the block that is made and the one that is read, input, answers, and
+/// A decompressor's context, the block being made and the block being read, input, answers, and
 /// extents, bytes.
 const BESIDE_BYTES: u64 = 3 << 20;
 
-/// Blocks that a sender has in the window at the most: each takes memory beside its content. Small
-/// ones are those of a near end that pauses after every few bytes.
+/// Maximum number of blocks in a sender's window: each block takes memory besides the content.
+/// Small blocks are made if the near end pauses after every few bytes.
 const BLOCKS_MAX: usize = 1024;
-/// Blocks that a receiver accepts: a sender may end several at once.
+/// Blocks that a receiver accepts: a sender may close several blocks at once.
 const BLOCKS_ACCEPTED: usize = BLOCKS_MAX + 512;
-/// A receiver acknowledges what it has passed on once it is so much, bytes or blocks. A sender may
-/// rely on it.
+/// A receiver acknowledges the content that it has passed on after this many bytes or blocks. A
+/// sender may rely on this.
 const ACKNOWLEDGED_BYTES: u64 = BLOCK_BYTES_MAX as u64 / 2;
 const BLOCKS_ACKNOWLEDGED: usize = 64;
-/// Questions of a receiver that wait for an answer at the most: one for each chunk of the largest
-/// window, and one for each block.
+/// Maximum number of a receiver's unanswered questions: one for each chunk in the largest window,
+/// and one for each block.
 const QUESTIONS_MAX: usize = 4096;
 const _: () = assert!(
     (QUESTIONS_MAX - BLOCKS_MAX) as u64 * cut::CHUNK_BYTES_MIN as u64 >= Windows::BYTES_MAX
 );
 
-/// Frames that wait in the output of an end beyond which no question is answered, bytes.
+/// If this many frame bytes wait in the output, no more questions are answered.
 pub const OUTPUT_BYTES: usize = 64 << 10;
 
 /// The key of a pair of stores.
@@ -137,13 +137,13 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// Name of an extent.
+/// The name of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Name(pub [u8; 16]);
 
 impl Key {
-    /// The name under which the engine has the extent `name`. It depends on the key as well, so
-    /// that a child can refer to no extent that came from another child.
+    /// The name of the engine object for the extent `name`. This name also depends on the key, so
+    /// that a child cannot refer to an extent from another child.
     pub fn object(&self, name: Name) -> [u8; 26] {
         let mut object = *b"\0c........................";
         object[2..10].copy_from_slice(&self.hash(b"pair").to_le_bytes()[..8]);
@@ -167,7 +167,7 @@ impl Key {
     }
 }
 
-/// The check of a block: its place and its content.
+/// The check of a block, over the offset and content.
 fn check(offset: u64, content: &[u8]) -> [u8; 8] {
     let mut running = Running::default();
     running.update(&offset.to_le_bytes());
@@ -176,44 +176,43 @@ fn check(offset: u64, content: &[u8]) -> [u8; 8] {
     std::array::from_fn(|at| digest[at])
 }
 
-/// What the end of a stream learns.
+/// A step of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// Nothing without more bytes from the link.
     More,
-    /// This extent is to be looked up in the store, and given ([`Stream::give`]).
+    /// Look up this extent in the store, and give it ([`Stream::give`]).
     Wants(Name),
-    /// This extent is to be stored: it was sent or received.
+    /// Store this extent, which was sent or received.
     Store(Name, &'a [u8]),
-    /// The next bytes for the near end of the connection. They count as passed on with the next
-    /// call.
+    /// The next bytes for the connection's near end. The next call counts them as passed on.
     Content(&'a [u8]),
-    /// The far end has sent all: half-close.
+    /// The far end has sent all content: half-close.
     Finished,
 }
 
-/// Whether the near end of a connection takes content.
+/// Tells if a connection's near end takes content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Near {
     /// [`Stream::next`] may give content.
     #[default]
     Takes,
-    /// Its buffers are full: content stays in the window.
+    /// The buffers are full: content stays in the window.
     Full,
 }
 
-/// Content of one direction by the way it went over the link, bytes.
+/// Content in a direction by the way in which it was sent, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// As literals.
     pub literal: u64,
     /// As references.
     pub referred: u64,
-    /// As answers to questions, which count as references too.
+    /// As answers to questions; these bytes also count as references.
     pub answered: u64,
 }
 
-/// One end of a TCP stream over the link.
+/// One side of a TCP stream over the link.
 pub struct Stream {
     sender: Sender,
     receiver: Receiver,
@@ -229,8 +228,8 @@ impl std::fmt::Debug for Stream {
 }
 
 impl Stream {
-    /// One end of a stream between two stores that share `key`. `windows.send` is no more than what
-    /// the other end is ready to receive.
+    /// Creates one side of a stream between two stores that share `key`. `windows.send` must not
+    /// exceed the other side's receive window.
     pub fn new(key: Key, windows: Windows) -> Self {
         Self {
             sender: Sender::new(key, windows.send),
@@ -241,43 +240,44 @@ impl Stream {
         }
     }
 
-    /// Says whether the near end takes content. While it is full, [`Stream::next`] gives none, and
+    /// Sets the near end's state. While it is full, [`Stream::next`] gives no content, and
     /// continues with everything else.
     pub fn set_near(&mut self, near: Near) {
         self.receiver.set_near(near);
     }
 
-    /// Whether both directions have ended and nothing more is to be sent or answered.
+    /// Returns true if both directions are finished and nothing is left to send or answer.
     pub fn is_done(&self) -> bool {
         self.sender.is_done() && self.receiver.is_done()
     }
 
-    /// Whether content was taken that no block has yet: [`Stream::flush`] would send it.
+    /// Returns true if content was taken that is not in a block yet: [`Stream::flush`] would send
+    /// it.
     pub fn has_unsent(&self) -> bool {
         self.sender.has_unsent()
     }
 
-    /// Whether an acknowledgement is sure to come. Without room it opens the window again; if none
-    /// is sure, what was taken has to be flushed.
+    /// Returns true if an acknowledgement will certainly arrive. This opens a full window again; if
+    /// it returns false, the taken content must be flushed.
     pub fn awaits_acknowledgement(&self) -> bool {
         self.sender.awaits_acknowledgement()
     }
 
-    /// Whether content has arrived that was not given yet.
+    /// Returns true if content has arrived that was not given yet.
     pub fn has_waiting(&self) -> bool {
         self.receiver.has_waiting()
     }
 
-    /// What was received so far, and what was sent.
+    /// Content received so far, and content sent so far.
     pub fn carried(&self) -> [Carried; 2] {
         [self.receiver.carried(), self.sender.carried()]
     }
 
-    /// Takes content from the near end and appends frames to `out`. Returns how much it took: less
-    /// than all when the window is full.
+    /// Takes content from the near end and appends frames to `out`. Returns how many bytes it took:
+    /// less than all if the window is full.
     ///
     /// # Errors
-    /// When zstd has no memory, and after [`Stream::finish`].
+    /// zstd has no memory, or [`Stream::finish`] was called before.
     pub fn push(
         &mut self,
         content: &[u8],
@@ -287,19 +287,19 @@ impl Stream {
         self.sender.push(content, known, out)
     }
 
-    /// Sends what was taken. To be called when the near end pauses: what is cut here is not found
-    /// again as a whole chunk.
+    /// Sends all taken content. Call this when the near end pauses: a chunk that is cut here is not
+    /// found again as a whole chunk.
     ///
     /// # Errors
-    /// When zstd has no memory.
+    /// zstd has no memory.
     pub fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Reason> {
         self.sender.flush(out)
     }
 
-    /// The near end has sent all: half-close. The other direction stays open.
+    /// Notes that the near end has sent all content: half-close. The other direction stays open.
     ///
     /// # Errors
-    /// When zstd has no memory.
+    /// zstd has no memory.
     pub fn finish(&mut self, known: &Known, out: &mut Vec<u8>) -> Result<(), Reason> {
         self.sender.finish(known, out)
     }
@@ -318,16 +318,16 @@ impl Stream {
         }
     }
 
-    /// Gives what [`Event::Wants`] asked for, or says that it is not there.
+    /// Gives the extent that [`Event::Wants`] named; `None` if the extent is missing.
     pub fn give(&mut self, extent: Option<&[u8]>) {
         self.receiver.give(extent);
     }
 
-    /// The next step. Appends frames for the other end to `out`; questions wait for an answer
-    /// while it has [`OUTPUT_BYTES`], until the next call.
+    /// The next step. Appends frames for the other side to `out`; while `out` has [`OUTPUT_BYTES`],
+    /// questions wait for an answer until the next call.
     ///
     /// # Errors
-    /// When a frame is damaged, out of order or beyond a limit: both connections have to be reset.
+    /// A frame is damaged, out of order or beyond a limit: both connections must be reset.
     pub fn next(&mut self, known: &Known, out: &mut Vec<u8>) -> Result<Event<'_>, Reason> {
         if let Some(reason) = self.broken {
             return Err(reason);
@@ -345,7 +345,7 @@ impl Stream {
         }
     }
 
-    /// Memory that this end holds now, bytes.
+    /// Memory that this side holds now, bytes.
     pub fn memory_bytes(&self) -> usize {
         self.sender.memory_bytes() + self.receiver.memory_bytes() + self.input.capacity()
     }
@@ -376,11 +376,11 @@ impl Stream {
     }
 }
 
-/// What is to be said next.
+/// The result of a step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Nothing,
-    /// An extent that was sent is to be stored.
+    /// A sent extent must be stored.
     StoreSent(Name),
     Received(receive::Next),
 }

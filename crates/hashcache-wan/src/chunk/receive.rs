@@ -1,12 +1,12 @@
-//! The receiver of one direction: blocks in, content out; asks for what it lacks.
+//! The receiver for one direction: blocks in, content out; requests missing content.
 //!
-//! Blocks are read as they arrive, also behind one that waits for an answer: so the questions of a
-//! whole window take one round trip. Content is given in order.
+//! Blocks are read as they arrive, even behind a block that waits for an answer, so the questions
+//! for a whole window take a single round trip. Content is given in order.
 //!
-//! Invariant: content is given only after its check was compared. A block with references that does
-//! not match is asked for as a whole, once; then the stream is broken. Nothing is stored under a
-//! name that is not that of its content.
-//! Cost: 2 to 4 ms a MB; memory is the window, zstd's context (1 MiB) and ten extents.
+//! Invariant: content is given only after the check was compared. If a block with references does
+//! not match, the whole block is requested, but only once; after that the stream is broken. Content
+//! is stored only under the name that is computed from it.
+//! Cost: 2 to 4 ms per MB; memory is the window, zstd's context (1 MiB) and ten extents.
 
 use std::collections::VecDeque;
 
@@ -27,10 +27,10 @@ pub(super) struct Receiver {
     near: Near,
     decompressor: Option<Box<Decompressor>>,
     reading: Option<Reading>,
-    /// Blocks that are read, in order.
+    /// Blocks that were read, in order.
     queue: VecDeque<Pending>,
     recent: Recent,
-    /// Content of the last extents that were found, the last one at the end.
+    /// Content of the most recently found extents, with the most recent at the end.
     extents: Vec<(Name, Vec<u8>)>,
     /// Literals since the last extent.
     extent: Vec<u8>,
@@ -41,16 +41,16 @@ pub(super) struct Receiver {
     received: u64,
     passed_on: u64,
     acknowledged: u64,
-    /// Blocks that were passed on and are not acknowledged.
+    /// Blocks that were passed on but not acknowledged.
     blocks_passed_on: usize,
-    /// Questions without an answer.
+    /// Unanswered questions.
     questions: usize,
     finish: Option<u64>,
     finished: bool,
     carried: Carried,
 }
 
-/// What [`Receiver::event`] makes an event of.
+/// The step from which [`Receiver::event`] makes an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
     Wants(Name),
@@ -59,14 +59,14 @@ pub(super) enum Next {
     Finished,
 }
 
-/// A block whose steps are being followed.
+/// A block with steps that are being executed.
 struct Reading {
     steps: Vec<u8>,
     at: usize,
     literals: Vec<u8>,
     literals_at: usize,
     length: usize,
-    /// The reference whose extent is looked up.
+    /// The reference with the extent that is being looked up.
     wants: Option<Wanted>,
     block: Pending,
 }
@@ -82,7 +82,7 @@ struct Pending {
     offset: u64,
     check: [u8; 8],
     content: Vec<u8>,
-    /// Where content is missing that was asked for.
+    /// Ranges with missing content that was requested.
     holes: Vec<std::ops::Range<usize>>,
     has_references: bool,
     was_asked_for: bool,
@@ -117,7 +117,7 @@ impl Receiver {
         self.near = near;
     }
 
-    /// Whether all was given and acknowledged.
+    /// Returns true if all content was given and acknowledged.
     pub(super) fn is_done(&self) -> bool {
         self.finished && self.acknowledged == self.passed_on
     }
@@ -130,7 +130,7 @@ impl Receiver {
         self.carried
     }
 
-    /// Takes a frame. To be called when [`Receiver::advance`] has nothing more to do.
+    /// Takes a frame. Call this when [`Receiver::advance`] has nothing more to do.
     pub(super) fn take(&mut self, frame: Frame<'_>, out: &mut Vec<u8>) -> Result<(), Reason> {
         match frame {
             Frame::Block(block) if self.finish.is_none() => self.begin(block),
@@ -151,7 +151,7 @@ impl Receiver {
         }
     }
 
-    /// What [`Event::Wants`](super::Event::Wants) asked for.
+    /// Gives the extent that [`Event::Wants`](super::Event::Wants) named.
     pub(super) fn give(&mut self, extent: Option<&[u8]>) {
         let wants = self.reading.as_ref().and_then(|it| it.wants.as_ref());
         if let (Some(wants), Some(extent)) = (wants, extent) {
@@ -162,7 +162,7 @@ impl Receiver {
         }
     }
 
-    /// Continues until something is to be sent. Questions and acknowledgements go to `out`.
+    /// Continues until there is a result. Questions and acknowledgements are written to `out`.
     pub(super) fn advance(
         &mut self,
         known: &Known,
@@ -228,8 +228,8 @@ impl Receiver {
         if waiting > self.window || blocks >= BLOCKS_ACCEPTED {
             return Err(Reason::Limit("window"));
         }
-        // Each step may cost a read or a put, so there are no more than chunks, and some for chunks
-        // that are cut.
+        // Each step may cost a read or a put, so the limit is the chunk count, and a few more for
+        // chunks that were cut.
         if block.steps.len() > STEP_BYTES_MAX * (block.length / CHUNK_BYTES_MIN + 4) {
             return Err(Reason::Limit("steps"));
         }
@@ -263,7 +263,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Follows the steps of the block that is being read.
+    /// Executes the steps in the block that is being read.
     fn read(&mut self, known: &Known, out: &mut Vec<u8>) -> Result<Option<Next>, Reason> {
         let Some(mut reading) = self.reading.take() else {
             return Ok(None);
@@ -325,7 +325,8 @@ impl Receiver {
                     self.extent.clear();
                     self.reading = Some(reading);
                     let name = self.key.name(&self.stored);
-                    // The sender has stored it as well: what is sent back may refer to it.
+                    // The sender has stored it too, so content in the other direction may refer to
+                    // it.
                     known.enter(name, &chunks(self.key, &self.stored));
                     return Ok(Some(Next::Store(name)));
                 }
@@ -340,14 +341,15 @@ impl Receiver {
         if block.holes.is_empty() {
             verify(&mut block, out)?;
         }
-        // A block may only end an extent. It takes no room in the window, so it is not held.
+        // A block may only close an extent. Such a block takes no room in the window, so it is not
+        // held.
         if reading.length > 0 {
             self.queue.push_back(block);
         }
         Ok(None)
     }
 
-    /// Adds part of the extent that is held last, or a hole.
+    /// Adds a part of the last held extent, or a hole.
     fn refer(
         &mut self,
         reading: &mut Reading,
@@ -377,7 +379,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Puts an answer where it is missing.
+    /// Puts an answer into the hole.
     fn fill(
         &mut self,
         offset: u64,
@@ -421,13 +423,13 @@ impl Receiver {
     }
 }
 
-/// A sender of literals has no larger window, so a larger one is refused.
+/// A sender has no larger window for literals, so a larger window is refused.
 fn decompressor() -> Result<Decompressor, Reason> {
     Decompressor::new(Vec::new(), ZSTD_WINDOW_LOG).map_err(Reason::Zstd)
 }
 
-/// The chunks of an extent. It was made of whole ones, so they are those that its sender cut,
-/// except behind a chunk of which a pause had cut off the beginning.
+/// Cuts an extent into chunks. The extent was made from whole chunks, so these are the sender's
+/// chunks, except behind a chunk with a start that was cut off by a pause.
 fn chunks(key: Key, extent: &[u8]) -> Vec<Chunk> {
     let mut chunks = Vec::new();
     let mut cutter = Cutter::default();
@@ -443,8 +445,8 @@ fn chunks(key: Key, extent: &[u8]) -> Vec<Chunk> {
     chunks
 }
 
-/// Compares the content of a block with its check. If it has references, what they named may have
-/// been something else: then the whole block is asked for, once.
+/// Compares a block's content with the check. If the block has references, their extents may have
+/// had other content: then the whole block is requested, once.
 fn verify(block: &mut Pending, out: &mut Vec<u8>) -> Result<(), Reason> {
     if check(block.offset, &block.content) == block.check {
         return Ok(());
@@ -466,7 +468,7 @@ fn verify(block: &mut Pending, out: &mut Vec<u8>) -> Result<(), Reason> {
 /// A step for a chunk, and the end of an extent behind it, bytes.
 const STEP_BYTES_MAX: usize = 32;
 
-/// Extents whose content is held, so that references in turns read each once.
+/// Extents with content in memory, so that alternating references read each extent once.
 const EXTENTS_HELD: usize = 8;
 
 const MALFORMED: Reason = Reason::Malformed("BLOCK");

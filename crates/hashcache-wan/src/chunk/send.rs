@@ -1,9 +1,9 @@
-//! The sender of one direction: content in, blocks out; answers questions.
+//! The sender for one direction: content in, blocks out; answers questions.
 //!
-//! Invariant: all content that is not acknowledged is held, so every question about it has an
-//! answer. A reference names only what the table says that the receiver has whole. Questions wait
-//! while the output is full; a receiver has no more of them than there are references.
-//! Cost: 2 to 5 ms a MB; memory is the window, zstd's context (1.5 MiB) and a block.
+//! Invariant: all unacknowledged content is held, so every question about it has an answer. A
+//! reference names only extents that the receiver has completely, according to the table. Questions
+//! wait while the output is full; a receiver has no more questions than there are references.
+//! Cost: 2 to 5 ms per MB; memory is the window, zstd's context (1.5 MiB) and a block.
 
 use std::collections::VecDeque;
 use std::hash::Hasher as _;
@@ -26,11 +26,11 @@ pub(super) struct Sender {
     key: Key,
     window: u64,
     cutter: Cutter,
-    /// The chunk so far.
+    /// The current chunk.
     chunk: Vec<u8>,
-    /// How much of it is in a block already, because of a flush.
+    /// Chunk bytes that are already in a block, because of a flush.
     early: usize,
-    /// The block so far.
+    /// The current block.
     content: Vec<u8>,
     steps: Vec<u8>,
     literals: Vec<u8>,
@@ -45,9 +45,9 @@ pub(super) struct Sender {
     acknowledged: u64,
     held: VecDeque<Held>,
     held_bytes: usize,
-    /// Offsets and lengths that the receiver has asked for.
+    /// Offsets and lengths that the receiver has requested.
     questions: VecDeque<(u64, usize)>,
-    /// Extents that were sent whole and are to be stored, and the one that is being stored.
+    /// Completely sent extents that must be stored, and the extent that is being stored.
     to_store: VecDeque<(Name, Vec<u8>)>,
     stored: Vec<u8>,
     carried: Carried,
@@ -65,27 +65,27 @@ enum Open {
     },
 }
 
-/// Content of a sent block that came from an extent.
+/// Content in a sent block that is a reference to an extent.
 #[derive(Clone, Copy)]
 struct Referred {
-    /// In the block.
+    /// Offset in the block.
     from: usize,
     to: usize,
     extent: u32,
 }
 
-/// A block that is not acknowledged.
+/// An unacknowledged block.
 struct Held {
     offset: u64,
     content: Box<[u8]>,
     references: Box<[Referred]>,
-    /// Content that may still be asked for, bytes.
+    /// Content that the receiver may still request, bytes.
     answers_left: usize,
     /// Questions that may still arrive.
     questions_left: usize,
 }
 
-/// The extent so far.
+/// The current extent.
 struct Extent {
     content: Vec<u8>,
     hasher: SipHasher24,
@@ -139,7 +139,7 @@ impl Sender {
         usize::try_from(self.window.saturating_sub(used)).unwrap_or(usize::MAX)
     }
 
-    /// Content that no block has yet, bytes.
+    /// Content that is not in a block yet, bytes.
     fn collected(&self) -> usize {
         self.content.len() + self.chunk.len() - self.early
     }
@@ -148,8 +148,8 @@ impl Sender {
         self.collected() > 0
     }
 
-    /// Whether an acknowledgement is sure to come, which opens the window: the receiver does not
-    /// acknowledge less than this.
+    /// Returns true if an acknowledgement will certainly arrive and open the window: the receiver
+    /// acknowledges at these limits at the latest.
     pub(super) fn awaits_acknowledgement(&self) -> bool {
         self.sent - self.acknowledged >= ACKNOWLEDGED_BYTES
             || self.held.len() >= BLOCKS_ACKNOWLEDGED
@@ -163,7 +163,7 @@ impl Sender {
         self.carried
     }
 
-    /// The next extent to store; its content is [`Sender::stored`].
+    /// The next extent to store; the content is [`Sender::stored`].
     pub(super) fn next_to_store(&mut self) -> Option<Name> {
         let (name, content) = self.to_store.pop_front()?;
         self.stored = content;
@@ -236,7 +236,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Answers questions as long as there is room in `out`.
+    /// Answers questions while there is room in `out`.
     pub(super) fn answer_questions(
         &mut self,
         known: &Known,
@@ -258,7 +258,7 @@ impl Sender {
         out: &mut Vec<u8>,
     ) -> Result<(), Reason> {
         let order = Reason::Order("ASK");
-        // A receiver that has acknowledged a block needs no answer about it.
+        // A receiver that has acknowledged a block needs no answer for it.
         let block = held(&mut self.held, offset).ok_or(order)?;
         let from = usize::try_from(offset - block.offset).map_err(|_| order)?;
         let to = from.saturating_add(length);
@@ -325,7 +325,7 @@ impl Sender {
             Open::None | Open::Literal(_) => None,
         };
         let found = known.find(hash, next).filter(|_| early < chunk.len());
-        // What a flush has sent of it is a literal; the rest is referred to.
+        // The part that a flush has sent is a literal; the rest becomes a reference.
         let found = found.and_then(|(place, name)| {
             let offset = place.offset.checked_add(u16::try_from(early).ok()?)?;
             Some((Place { offset, ..place }, name))
@@ -338,8 +338,8 @@ impl Sender {
             self.literal(&chunk[early..]);
             self.extent.chunks.push(Chunk { hash, offset });
         }
-        // The next chunk may have no room. Extents that end earlier, where the content says so, are
-        // smaller, and a run of them takes more names: 2 % more bytes.
+        // The next chunk may not fit. Extents with boundaries by content would be closed earlier
+        // and be smaller, so a run would take more names: 2 % more bytes.
         if self.extent.content.len() + CHUNK_BYTES_MAX > EXTENT_BYTES_MAX {
             self.end_extent(known);
         }
@@ -457,7 +457,7 @@ impl Sender {
                 offset: self.sent,
                 content,
                 answers_left: 2 * length,
-                // One for each reference, and one for the whole block.
+                // One question for each reference, and one for the whole block.
                 questions_left: references.len() + 1,
                 references,
             });

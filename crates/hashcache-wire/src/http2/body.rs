@@ -1,8 +1,8 @@
-//! Content of requests in both protocols, and of responses in HTTP/2, with accounting and
+//! Request content in both protocols, and response content in HTTP/2, with accounting and
 //! deadlines.
 //!
-//! Made by `http2` for each stream, and by `serve` for requests in HTTP/1.1, whose content `stream`
-//! reads.
+//! `http2` creates it for each stream, and `serve` for HTTP/1.1 requests, where `stream` reads the
+//! content.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -35,17 +35,17 @@ use super::memory_hit::Pieces;
 /// The content of a client's request.
 pub struct ClientBody {
     source: ContentSource,
-    /// Frames that were read before the service asked for them.
+    /// Frames read before the service polled the content.
     gathered: VecDeque<Frame<Bytes>>,
     /// No frame follows after `gathered`.
     ended: bool,
-    /// The trailers are malformed.
+    /// The error in the trailers, if they are malformed.
     malformed: Option<&'static str>,
     /// `None` in HTTP/1.1.
     watched: Option<WatchedContent>,
 }
 
-/// What content is read from.
+/// The source of request content.
 enum ContentSource {
     Conn(ConnContent),
     Stream(Incoming),
@@ -76,7 +76,7 @@ impl ContentSource {
 
 struct WatchedContent {
     reader: Option<ContentReader>,
-    /// On a link.
+    /// Only on a link.
     turn: Option<ReadTurn>,
     flow: Rc<Flow>,
     cell: Option<Rc<Cell>>,
@@ -87,7 +87,7 @@ struct WatchedContent {
 }
 
 impl ClientBody {
-    /// Content in HTTP/1.1.
+    /// Content of an HTTP/1.1 request.
     pub(in super::super) fn plain(content: ConnContent) -> Self {
         Self {
             source: ContentSource::Conn(content),
@@ -98,7 +98,7 @@ impl ClientBody {
         }
     }
 
-    /// Content of a stream.
+    /// Content of an HTTP/2 stream.
     pub(super) fn counted(incoming: Incoming, flow: Rc<Flow>) -> Self {
         let reader = (!incoming.is_end_stream()).then(|| flow.want_content());
         let watched = Some(WatchedContent {
@@ -119,7 +119,7 @@ impl ClientBody {
         }
     }
 
-    /// Acknowledges to the child what is read from now on.
+    /// From this call, acknowledges to the child the bytes that are read.
     pub(super) fn acknowledge(&mut self, turn: impl FnOnce() -> Option<ReadTurn>) {
         let watched = self.watched.as_mut();
         if let Some(watched) = watched.filter(|watched| watched.reader.is_some()) {
@@ -127,7 +127,7 @@ impl ClientBody {
         }
     }
 
-    /// Reads the content to its end, or up to [`GATHERED_MAX`], before the service asks for it; an
+    /// Reads the content completely, or up to [`GATHERED_MAX`], before the service polls it; an
     /// error if the content stops arriving.
     pub(super) async fn gather(&mut self) -> Result<(), Box<dyn Error + Send + Sync>> {
         let mut bytes = 0;
@@ -148,14 +148,14 @@ impl ClientBody {
         Ok(())
     }
 
-    /// The refusal for content that [`Self::gather`] has failed to read.
+    /// The refusal for content that [`Self::gather`] could not read.
     pub(super) fn refusal(&self) -> Refusal {
         let malformed = |reason| refuse(StatusCode::BAD_REQUEST, reason);
         self.malformed.map_or(STOPPED, malformed)
     }
 
-    /// Reports the bytes read from now on, and those read so far, to `cell`.
-    /// `expects`: the client waits for a 100 before it sends content.
+    /// Reports to `cell` the bytes read so far and all later bytes. `expects`: the client waits for
+    /// a 100 before it sends content.
     pub(super) fn tell(&mut self, cell: &Rc<Cell>, expects: bool) {
         let lengths = self
             .gathered
@@ -224,7 +224,7 @@ impl WatchedContent {
         }
     }
 
-    /// Ready when no content has arrived for too long.
+    /// Ready when no content has arrived for `progress_time`.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let time = self.flow.limits().progress_time;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(time)));
@@ -272,25 +272,25 @@ impl Body for ClientBody {
     }
 }
 
-/// The content of a response on its way to hyper.
+/// Response content that hyper polls.
 pub(super) struct OutgoingBody<B: Body> {
     body: B,
     cell: Rc<Cell>,
     progress: Rc<StreamProgress>,
-    /// The response has no content, even if the service gave one.
+    /// The response has no content, even if the service has returned some.
     bodiless: bool,
     complete: bool,
     broken: bool,
     _memory: Option<ShareReservation>,
     pages: NextPiece,
-    /// On a link.
+    /// Only on a link.
     turn: Option<SendTurn>,
-    /// What a turn had no room for, of the last buffer of the service.
+    /// The rest of the service's last buffer, because the turn had no room for it.
     rest: Option<Pieces>,
 }
 
 impl<B: Body<Data = Pieces> + Unpin> OutgoingBody<B> {
-    /// Notes that the response begins.
+    /// Records in `cell` that the response starts.
     pub(super) fn begin(
         mut response: Response<B>,
         cell: Rc<Cell>,
@@ -348,9 +348,10 @@ impl<B: Body<Data = Pieces> + Unpin> Body for OutgoingBody<B> {
             Some(turn) => turn.poll(cx).is_ready(),
             None => true,
         };
-        // What is left of a buffer is charged already.
+        // The rest of a buffer is already charged.
         if !is_turn || (this.rest.is_none() && this.pages.poll_take(cx).is_pending()) {
-            // The client holds frames of other streams that it does not take.
+            // Frames of other streams, which the client has not read, take up its share (on a link:
+            // it is not this stream's turn). So this stream waits for the client.
             let since = this.progress.waits_since.get();
             this.progress
                 .waits_since
@@ -390,7 +391,7 @@ impl<B: Body<Data = Pieces> + Unpin> Body for OutgoingBody<B> {
         polled.map_ok(|frame| {
             frame.map_data(|pieces| QueuedData {
                 pieces,
-                // With the last part: h2 lets go of the parts in their order.
+                // Attached to the last part, because h2 releases the parts in order.
                 _taken: this.pages.taken.take_if(|_| this.rest.is_none()),
                 _entry: Arc::clone(&this.progress.entry),
             })
@@ -433,7 +434,7 @@ impl<B: Body> Drop for OutgoingBody<B> {
 }
 
 /// A buffer of response content, charged to the client's share for as long as h2 holds it, even
-/// after the stream's task has ended.
+/// after the stream's task has finished.
 pub(super) struct QueuedData {
     pieces: Pieces,
     _taken: Option<ShareGuard>,
@@ -462,7 +463,7 @@ impl Buf for QueuedData {
 /// reserved its memory in the budget.
 struct NextPiece {
     share: Option<Share>,
-    /// Its maximum size.
+    /// Maximum size of the buffer.
     bytes: u64,
     taken: Option<ShareGuard>,
     retry: Option<Pin<Box<Sleep>>>,
@@ -503,16 +504,16 @@ impl NextPiece {
     }
 }
 
-/// The refusal for a request whose content stopped arriving.
+/// The refusal if request content stops arriving.
 const STOPPED: Refusal = refuse(StatusCode::BAD_REQUEST, "request content stopped arriving");
 
-/// Content that is read ahead, bytes; one more frame may be added.
+/// Maximum content read ahead, in bytes; one more frame may be added.
 const GATHERED_MAX: usize = 8 << 10;
 
-/// What a stream may hold of a response without charging its client's share.
+/// Response bytes that a stream may hold without charging its client's share.
 const PIECE_FREE: u64 = 4 << 10;
-/// Pause before a stream tries its client's share again.
+/// Delay before a stream tries the client's share again.
 const RETRY_TIME: Duration = Duration::from_millis(50);
 
-/// Memory of each buffer besides its content.
+/// Size of a frame head, which is counted as written with each buffer.
 const FRAME_HEAD: usize = 9;

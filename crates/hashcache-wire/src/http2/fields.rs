@@ -1,9 +1,9 @@
-//! Fields and trailers of HTTP/2, on both sides.
+//! Checks of fields and trailers in HTTP/2, for both sides.
 //!
-//! Called by `head` and `body` for messages of clients, and by `hashcache-upstream` for those of
-//! origins. h2 has refused what has another meaning in its own frames: connection fields,
-//! upper-case letters, misplaced pseudo-fields in a head. The rest would get another meaning in
-//! HTTP/1.1, where blanks around a value are no part of it and where a name is a token.
+//! `head` and `body` call it for client messages, and `hashcache-upstream` for origin messages. h2
+//! has already rejected everything that changes the meaning within HTTP/2: connection fields,
+//! upper-case letters, misplaced pseudo-fields in a head. The remaining cases would change the
+//! meaning in HTTP/1.1, where blanks around a value are not part of it and a name must be a token.
 //!
 //! Invariant: a field that passes is the same field in HTTP/1.1.
 //! Cost: two bytes of each value, and the names that are not registered.
@@ -11,14 +11,14 @@
 use http::header::{CONNECTION, HeaderName, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue};
 
-/// Why a head or trailers with these fields are malformed (RFC 9113, 8.2.1 and 8.2.2); `None` if
-/// they are not. A malformed message must not be forwarded (8.1.1).
+/// The reason why a head or trailers with these fields are malformed (RFC 9113, 8.2.1 and 8.2.2);
+/// `None` if they are not. A malformed message must not be forwarded (8.1.1).
 pub fn malformed_field(fields: &HeaderMap) -> Option<&'static str> {
     fields.iter().find_map(malformation)
 }
 
-/// The uncompressed size of the fields as RFC 9113 counts it (section 6.5.2); `None` if one of them
-/// is malformed. One pass for both, because each hit in memory needs both.
+/// The uncompressed size of the fields as defined in RFC 9113 (section 6.5.2); `None` if any field
+/// is malformed. A single pass does both, because each hit in memory needs both.
 pub(super) fn well_formed_size(fields: &HeaderMap) -> Option<u64> {
     let mut size = 0;
     for field in fields {
@@ -41,7 +41,7 @@ fn malformation((name, value): (&HeaderName, &HeaderValue)) -> Option<&'static s
     if is_blank(value.first()) || is_blank(value.last()) {
         return Some("a field value begins or ends with a blank");
     }
-    // `http` knows no other byte in a name that is not allowed there.
+    // The only byte that `http` allows in a name although it is not a token byte.
     if name.as_str().contains('"') {
         return Some("a field name is no token");
     }

@@ -1,14 +1,15 @@
 //! The bytes of an HTTP/2 connection between socket and hyper, and the accounting based on them.
 //!
-//! Made by `http2`, which acts on the results; hyper reads and writes through [`Framed`].
+//! `http2` creates it and acts on the results; hyper reads and writes through [`Framed`].
 //!
-//! Invariant: a frame that costs its sender almost nothing (PING, SETTINGS, PRIORITY, RST_STREAM,
+//! Invariant: a frame that costs the sender almost nothing (PING, SETTINGS, PRIORITY, RST_STREAM,
 //! WINDOW_UPDATE, CONTINUATION, empty DATA) is paid for from [`Budget`], which grows with time and
 //! with the bytes sent to the client. Cost: nine bytes examined per frame, one copy of the input.
 //!
-//! A child's link must not end because its share is full: it has the requests of many users. What
-//! its frames can make us hold is therefore bounded and reserved before it is served
-//! ([`link_bytes`]), and its heads are not registered as unfinished ones, which may be given up.
+//! A child's link must not be closed when the child's share is full, because it has the requests of
+//! many users. Therefore the memory that the child's frames can occupy is bounded and reserved
+//! before the link is served ([`link_bytes`]), and heads on a link are not registered as unfinished
+//! heads, because those may be evicted.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -38,7 +39,7 @@ use super::frames::{Budget, FRAME_HEAD, Frames, Seen};
 use super::interim::{InterimQueue, Marker};
 use super::pings::Pings;
 
-/// The state of one connection.
+/// State of a connection.
 pub(super) struct Flow {
     limits: Rc<Limits>,
     allowance: Option<Allowance>,
@@ -46,33 +47,33 @@ pub(super) struct Flow {
     /// Streams without a complete response.
     open: Cell<usize>,
     tables: H2Tables,
-    /// The stream that hyper is about to start has its reset or its response already.
+    /// The next stream that hyper starts already has a reset or a response.
     polled_at_once: Cell<bool>,
     rests_since: Cell<Instant>,
-    /// The time of the last rest that the register of connections knows; `None`: busy.
+    /// The last idle time reported to the register of connections; `None`: busy.
     noted_rest: Cell<Option<Instant>>,
-    /// Since when the preface or a head is incomplete.
+    /// Time since which the preface or a head is incomplete.
     head_since: Cell<Option<Instant>>,
-    /// Since when the socket accepts no bytes.
+    /// Time since which the socket accepts no bytes.
     writes_since: Cell<Option<Instant>>,
     failed: Cell<Option<Ending>>,
     eof: Cell<bool>,
     frames: RefCell<Frames>,
-    /// The frames that were written.
+    /// Written frames.
     written: RefCell<Frames>,
-    /// Adds the number of the stream to each head of a client.
+    /// Adds the stream number to each request head; not on a link.
     marker: RefCell<Option<Marker>>,
     interim: RefCell<InterimQueue>,
     budget: RefCell<Budget>,
     unread: RefCell<UnreadContent>,
     progress: RefCell<Option<Rc<StreamProgress>>>,
-    /// Set while the preface or a head is incomplete.
+    /// Present while the preface or a head is incomplete.
     unfinished: RefCell<Option<UnfinishedHead>>,
-    /// Set if it is a child's link.
+    /// Set on a child's link.
     link: Option<LinkFlow>,
 }
 
-/// What is counted of a link.
+/// Accounting for a link.
 struct LinkFlow {
     counters: Arc<LinkCounters>,
     pings: RefCell<Pings>,
@@ -97,14 +98,14 @@ impl LinkFlow {
     }
 }
 
-/// The place of one request among those of a link.
+/// The position of a request among the other requests on a link.
 pub(super) struct StreamTurn {
     turns: Arc<Turns>,
     turn: LinkTurn,
 }
 
 impl StreamTurn {
-    /// For content of the child.
+    /// For content from the child.
     pub(super) fn read(&self) -> ReadTurn {
         self.turns.read(self.turn)
     }
@@ -115,31 +116,31 @@ impl StreamTurn {
     }
 }
 
-/// State shared by the task of a stream and the body that it sends.
+/// State shared by a stream's task and the response body.
 #[derive(Debug, Default)]
 pub(super) struct StreamProgress {
-    /// Since when hyper holds a buffer of the response without asking for the next one.
+    /// Time since which hyper holds a response buffer without polling for the next buffer.
     pub(super) waits_since: Cell<Option<Instant>>,
-    /// The stream's entry in the tables of h2.
+    /// The stream's entry in the h2 tables.
     pub(super) entry: Arc<StreamEntry>,
 }
 
 /// The tables in which h2 keeps streams, received heads and frames to send. They grow with the
-/// largest number of concurrent streams, and only the end of the connection frees them.
+/// largest number of concurrent streams, and are freed only when the connection closes.
 #[derive(Default)]
 struct H2Tables {
-    /// Request heads that h2 has received and hyper has not processed yet.
+    /// Request heads that h2 has received and hyper has not yet processed.
     coming: Cell<usize>,
-    /// Streams that hyper has started, including those of `ended`.
+    /// Streams that hyper has started, including `ended`.
     used: Cell<usize>,
-    /// Streams whose task and content are dropped. Their last frames may wait for the socket.
+    /// Streams with task and content dropped. Their last frames may still wait for the socket.
     ended: Arc<AtomicUsize>,
-    /// Entries beyond [`ENTRIES_FREE`] for which memory is reserved.
+    /// Entries beyond [`ENTRIES_FREE`] with reserved memory.
     paid: Cell<usize>,
     memory: RefCell<Option<ShareReservation>>,
 }
 
-/// An entry of a stream in h2: held by the stream's task and by its unsent content.
+/// A stream's entry in h2, held by the stream's task and by its unsent content.
 #[derive(Debug, Default)]
 pub(super) struct StreamEntry(Arc<AtomicUsize>);
 
@@ -149,10 +150,10 @@ impl Drop for StreamEntry {
     }
 }
 
-/// Request content that was received and not read yet.
+/// Request content that was received but not yet read.
 #[derive(Default)]
 struct UnreadContent {
-    /// Requests whose content is being read.
+    /// Number of requests with a reader for their content.
     readers: usize,
     bytes: u64,
     memory: Option<ShareReservation>,
@@ -202,7 +203,8 @@ impl Flow {
         &self.limits
     }
 
-    /// The allowance of a stream with this request: on a link, that of the child's client.
+    /// The allowance for a stream with this request: on a link, the allowance of the child's
+    /// client.
     pub(super) fn allowance_for(&self, request: &HeaderMap) -> Option<Allowance> {
         let allowance = self.allowance.as_ref()?;
         match &self.link {
@@ -225,8 +227,8 @@ impl Flow {
         Some(StreamTurn { turns, turn })
     }
 
-    /// Memory for a stream of `allowance` that holds `bytes`; `None` if there is none. A client
-    /// that tries again and again is charged as for other frames that cost nothing.
+    /// Reserves `bytes` for a stream from `allowance`; `None` if no memory is available. A client
+    /// that retries again and again is charged as for other frames that cost it nothing.
     pub(super) fn pay(
         &self,
         allowance: Option<&Allowance>,
@@ -249,13 +251,12 @@ impl Flow {
         paid.map(Some)
     }
 
-    /// The stream that hyper is about to start has its response already.
+    /// Records that the next stream that hyper starts already has a response.
     pub(super) fn poll_next_at_once(&self) {
         self.polled_at_once.set(true);
     }
 
-    /// Whether the last stream that asked for memory got none, or has its response; resets the
-    /// flag.
+    /// Returns true if the last stream got no memory, or already has a response; resets the flag.
     pub(super) fn take_polled_at_once(&self) -> bool {
         self.polled_at_once.take()
     }
@@ -273,22 +274,23 @@ impl Flow {
         self.tables.coming.set(0);
     }
 
-    /// Reserves memory for `heads` more entries in the tables of h2; false if there is none.
+    /// Reserves memory for `heads` more entries in the h2 tables; returns false if none is
+    /// available.
     fn pay_for_tables(&self, heads: usize) -> bool {
         let tables = &self.tables;
         tables.coming.set(tables.coming.get() + heads);
         if self.link.is_some() {
-            // See `link_bytes`.
+            // `link_bytes` already includes it.
             return true;
         }
-        // h2 itself refuses streams beyond that.
+        // h2 itself refuses streams beyond this number.
         let most = self.limits.streams.saturating_add(RESETS_KEPT);
         let entries = (tables.used.get() + tables.coming.get()).min(most);
         let paid = tables.paid.get();
         if entries <= ENTRIES_FREE + paid {
             return true;
         }
-        // The tables double.
+        // The capacity of the tables doubles.
         let entries = entries.next_power_of_two() - ENTRIES_FREE;
         let memory = self.set_aside((entries - paid) as u64 * ENTRY_BYTES);
         let Some(memory) = memory else {
@@ -299,13 +301,13 @@ impl Flow {
         true
     }
 
-    /// The socket has accepted all frames of h2.
+    /// The socket has accepted all frames from h2.
     fn flushed(&self) {
         let ended = self.tables.ended.swap(0, Ordering::Relaxed);
         self.tables.used.set(self.tables.used.get() - ended);
     }
 
-    /// Memory in the client's share; `Some(None)` without accounting.
+    /// Reserves memory in the client's share; `Some(None)` without accounting.
     fn set_aside(&self, bytes: u64) -> Option<Option<ShareReservation>> {
         let Some(allowance) = &self.allowance else {
             return Some(None);
@@ -329,7 +331,7 @@ impl Flow {
         }
     }
 
-    /// Queues an interim response of `stream`; false if it cannot be sent.
+    /// Queues an interim response for `stream`; returns false if it cannot be sent.
     pub(super) fn queue_interim(
         &self,
         stream: u32,
@@ -372,14 +374,14 @@ impl Flow {
         Pin::new(socket).poll_flush(cx)
     }
 
-    /// Whether streams may be tunnels.
+    /// Returns true if streams may be tunnels.
     pub(super) fn has_tunnels(&self) -> bool {
         self.link.is_some()
     }
 
-    /// Counts a tunnel of the child until the result is dropped; `None` if it has as many as it may
-    /// have. h2 does not count a stream that its child has reset, and its tunnel may still be
-    /// there.
+    /// Counts a child's tunnel until the result is dropped; `None` if the child has the maximum
+    /// number. This count is needed because h2 does not count a stream that the child has reset,
+    /// although its tunnel may still exist.
     pub(super) fn begin_tunnel(&self) -> Option<OpenTunnel> {
         self.link.as_ref()?.counters.begin_tunnel(TUNNELS)
     }
@@ -394,7 +396,7 @@ impl Flow {
         }
     }
 
-    /// The allowance of a client; `None` on the link of a child, which is never given up.
+    /// The allowance of a client; `None` on a child's link, because a link is never evicted.
     fn client_allowance(&self) -> Option<&Allowance> {
         self.allowance.as_ref().filter(|_| self.link.is_none())
     }
@@ -403,15 +405,16 @@ impl Flow {
         self.open.get() == 0
     }
 
-    /// Whether nothing is in progress: no stream, no unwritten byte, no partial head. `open` counts
-    /// a stream only until hyper has its whole body, of which h2 may still hold 64 KiB.
+    /// Returns true if nothing is in progress: no stream, no unwritten byte, no partial head.
+    /// `open` is not sufficient, because it counts a stream only until hyper has the whole body,
+    /// while h2 may still hold 64 KiB of it.
     pub(super) fn is_idle(&self) -> bool {
         let is_written = self.tables.used.get() == 0 && self.writes_since.get().is_none();
         self.is_resting() && is_written && self.head_since.get().is_none()
     }
 
-    /// Tells the register of connections whether the connection is idle, and since when. To be
-    /// called at the end of each poll, because streams end before their bytes are written.
+    /// Reports to the register of connections if the connection is idle, and since when. Must be
+    /// called after each poll, because streams finish before their bytes are written.
     pub(super) fn note_rest(&self) {
         let Some(allowance) = self.client_allowance() else {
             return;
@@ -428,7 +431,7 @@ impl Flow {
         self.rests_since.get()
     }
 
-    /// The reason why the connection must end, if there is one.
+    /// The reason for closing the connection, if any.
     pub(super) fn failed(&self) -> Option<Ending> {
         self.failed.get()
     }
@@ -441,7 +444,7 @@ impl Flow {
         }
     }
 
-    /// The time at which the connection ends if nothing happens before, and the reason.
+    /// The time at which the connection closes if nothing happens before, and the reason.
     pub(super) fn deadline(&self) -> Option<(Instant, Ending)> {
         let limits = &self.limits;
         let write = self.writes_since.get();
@@ -469,23 +472,24 @@ impl Flow {
         polled
     }
 
-    /// The progress of the stream that is being polled.
+    /// The progress of the stream being polled.
     pub(super) fn progress(&self) -> Rc<StreamProgress> {
         self.progress.borrow().clone().unwrap_or_default()
     }
 
-    /// The content of a request is read until the guard is dropped.
+    /// Marks a request's content as being read until the guard is dropped.
     pub(super) fn want_content(self: &Rc<Self>) -> ContentReader {
         self.unread.borrow_mut().readers += 1;
         ContentReader(Rc::clone(self))
     }
 
-    /// Whether hyper must first process heads that it has got.
+    /// Returns true if hyper must first process the heads that it already has.
     fn has_heads_waiting(&self) -> bool {
         self.link.is_some() && self.tables.coming.get() >= HEADS_WAITING
     }
 
-    /// Notes bytes that were read. Returns how many of them hyper may have now.
+    /// Accounts for received bytes. Returns how many of them may be passed to hyper now: on a link,
+    /// only up to the head that makes [`HEADS_WAITING`]; otherwise all.
     fn note_read(&self, bytes: &[u8]) -> usize {
         let now = Instant::now();
         let mut frames = self.frames.borrow_mut();
@@ -514,7 +518,8 @@ impl Flow {
         if frames.is_in_head() {
             self.head_since.set(self.head_since.get().or(Some(now)));
             let mut unfinished = self.unfinished.borrow_mut();
-            // To give up this head would cut the streams; `head_time` bounds it, too.
+            // Registered only if no stream is open: to evict this head would cut the open streams.
+            // `head_time` bounds it too.
             let allowance = self.client_allowance().filter(|_| self.is_resting());
             if let (None, Some(allowance)) = (&*unfinished, allowance) {
                 *unfinished = Some(allowance.begin_head(HEAD_BESIDE));
@@ -541,7 +546,7 @@ impl Flow {
     /// Reserves memory for received content.
     fn hold(&self, bytes: u64) -> bool {
         if self.link.is_some() {
-            // See `link_bytes`.
+            // `link_bytes` already includes it.
             return true;
         }
         let mut unread = self.unread.borrow_mut();
@@ -572,7 +577,7 @@ fn join(held: &mut Option<ShareReservation>, more: Option<ShareReservation>) {
     }
 }
 
-/// One open stream in the count.
+/// An open stream in the count.
 pub(super) struct OpenStream {
     flow: Rc<Flow>,
     _counted: Option<counters::OpenStream>,
@@ -587,11 +592,11 @@ impl Drop for OpenStream {
     }
 }
 
-/// A request whose content is being read.
+/// A request with a reader for its content.
 pub(super) struct ContentReader(Rc<Flow>);
 
 impl ContentReader {
-    /// Notes that `bytes` were read.
+    /// Records that `bytes` were read.
     pub(super) fn read(&self, bytes: usize) {
         let mut unread = self.0.unread.borrow_mut();
         unread.bytes = unread.bytes.saturating_sub(bytes as u64);
@@ -619,9 +624,8 @@ impl UnreadContent {
     }
 }
 
-/// Memory of what the frames of a child can make us hold beside its streams: content that was
-/// received and not read yet, the tables of h2 with all streams in use, and heads that hyper has
-/// not processed yet.
+/// Memory that a child's frames can occupy besides its streams: content received but not yet read,
+/// the h2 tables with all streams in use, and heads that hyper has not yet processed.
 pub fn link_bytes(limits: &Limits, windows: Windows) -> u64 {
     let entries = limits.streams + RESETS_KEPT + HEADS_WAITING;
     let entries = entries.next_power_of_two() as u64;
@@ -629,13 +633,13 @@ pub fn link_bytes(limits: &Limits, windows: Windows) -> u64 {
     u64::from(windows.connection) + entries * ENTRY_BYTES + heads
 }
 
-/// The socket as hyper sees it. `http2` closes it.
+/// The socket for hyper. `http2` closes it.
 pub(super) struct Framed {
     socket: Rc<RefCell<Socket>>,
     flow: Rc<Flow>,
-    /// Bytes that were read and that hyper has not got: it has heads to process first.
+    /// Bytes that were read but not passed to hyper, because it must first process heads.
     rest: Vec<u8>,
-    /// Bytes with marks that hyper had no room for.
+    /// Marked bytes that hyper had no room for.
     marked: Vec<u8>,
 }
 
@@ -649,7 +653,7 @@ impl Framed {
         }
     }
 
-    /// Gives hyper these bytes, with the numbers of streams where heads end.
+    /// Passes these bytes to hyper, with a stream number added at the end of each head.
     fn give(flow: &Flow, marked: &mut Vec<u8>, bytes: &[u8], out: &mut ReadBufCursor<'_>) {
         let mut marker = flow.marker.borrow_mut();
         let Some(marker) = &mut *marker else {
@@ -667,8 +671,8 @@ impl Framed {
         });
     }
 
-    /// Reads from the socket and gives hyper what it may have of that. Returns the number of bytes
-    /// that were read, of which hyper may get none; 0 is the end of the connection.
+    /// Reads from the socket and passes to hyper as many bytes as allowed. Returns the number of
+    /// bytes read, even if hyper gets none; 0 is the end of the connection.
     fn poll_socket(
         &mut self,
         cx: &mut Context<'_>,
@@ -692,15 +696,15 @@ impl Framed {
         result
     }
 
-    /// How many of `length` bytes h2 may write now: up to the end of its frame if interim responses
-    /// wait for that.
+    /// How many of `length` bytes h2 may write now: if interim responses wait, only up to the end
+    /// of the current frame.
     fn poll_before_write(&self, cx: &mut Context<'_>, length: usize) -> Poll<io::Result<usize>> {
         if !self.flow.has_interim() {
             return Poll::Ready(Ok(length));
         }
         let polled = self.flow.poll_interim(&mut self.socket.borrow_mut(), cx);
         ready!(self.wrote(polled.map_ok(|()| 0)))?;
-        // Still some: h2 is within a frame, or between two frames of one head.
+        // If some still wait, h2 is within a frame, or between two frames of the same head.
         let left = self.flow.written.borrow().left();
         Poll::Ready(Ok(match (self.flow.has_interim(), left) {
             (false, _) => length,
@@ -709,14 +713,14 @@ impl Framed {
         }))
     }
 
-    /// Notes bytes that were written.
+    /// Records written bytes.
     fn note_written(&self, bytes: &[u8]) {
         if self.flow.link.is_none() {
             self.flow.written.borrow_mut().advance(bytes, |_| ());
         }
     }
 
-    /// Gives hyper what it may have of `rest`.
+    /// Passes to hyper as much of `rest` as allowed.
     fn give_rest(&mut self, out: &mut ReadBufCursor<'_>) {
         let room = out.remaining().min(self.rest.len());
         let given = self.flow.note_read(&self.rest[..room]);
@@ -724,18 +728,18 @@ impl Framed {
         self.rest.drain(..given);
     }
 
-    /// Writes the frames of a link that hyper knows nothing of.
+    /// Writes the frames of a link that hyper does not create.
     fn poll_write_own(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(link) = &self.flow.link else {
             return Poll::Ready(Ok(()));
         };
         let socket = &mut *self.socket.borrow_mut();
         let written = link.turn_frames.borrow_mut().poll_write_own(socket, cx);
-        // Only the time counts: these bytes earn the child no frames.
+        // Only the deadline is updated: these bytes earn the child no frames.
         self.wrote(written.map_ok(|()| 0)).map_ok(|_| ())
     }
 
-    /// Accounts for one write.
+    /// Accounts for a write.
     fn wrote(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let since = &self.flow.writes_since;
         match &result {
@@ -767,7 +771,7 @@ impl Read for Framed {
             return Poll::Ready(Ok(()));
         }
         if this.flow.has_heads_waiting() {
-            // hyper processes them as soon as there is nothing to read.
+            // hyper processes the heads as soon as there is nothing to read.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -780,13 +784,14 @@ impl Read for Framed {
                 Poll::Ready(Ok(0))
             };
             if this.flow.failed.get().is_some() {
-                // Before h2 processes these bytes.
+                // Fails before h2 processes these bytes.
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
-            // `Marker` keeps a part of a frame's head, and trailers with padding, until they are
-            // complete. If all of one read was kept, the next bytes are needed: hyper takes a read
-            // without bytes for the end of the connection. This ends, because a kept frame has at
-            // most 16 KiB; and the socket registers the waker when it has nothing more.
+            // `Marker` keeps a partial frame head, and trailers with padding, until they are
+            // complete. If it kept all bytes of a read, more bytes are needed, because hyper takes
+            // a read without bytes for the end of the connection. The loop terminates because a
+            // kept frame has at most 16 KiB, and the socket registers the waker when it has no more
+            // bytes.
             match ready!(result)? {
                 read if read > 0 && out.remaining() == room => {}
                 _ => return Poll::Ready(Ok(())),
@@ -822,7 +827,7 @@ impl Write for Framed {
         ready!(self.poll_write_own(cx))?;
         let all: usize = parts.iter().map(|part| part.len()).sum();
         if ready!(self.poll_before_write(cx, all))? < all {
-            // Only up to the end of a frame.
+            // Writes only up to the end of a frame.
             let first = parts.iter().find(|part| !part.is_empty());
             return self.poll_write(cx, first.map_or(&[], |part| part));
         }
@@ -864,28 +869,28 @@ impl Write for Framed {
 }
 
 thread_local! {
-    /// The read buffer of this thread's sockets; never held across an await.
+    /// The read buffer shared by this thread's sockets; never held across an await.
     static PAGE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 const PAGE_BYTES: usize = 16 << 10;
 
-/// What an HTTP/2 connection with an unfinished head holds, including h2's copy of the head.
+/// Memory of an HTTP/2 connection with an unfinished head, including h2's copy of the head.
 const HEAD_BESIDE: u64 = 64 << 10;
 
-/// Heads that hyper gets of a link before it has processed the earlier ones: 16 KiB may hold a
-/// thousand, each of which h2 decodes to as much as `head_bytes`. So there are also no more streams
-/// that were reset before we have seen them: users who cancel their requests at once do not end the
-/// link, and the frame budget alone bounds them.
+/// Maximum number of heads on a link that hyper gets before it has processed the earlier heads: 16
+/// KiB may hold a thousand, and h2 may decode each to `head_bytes`. This also limits the streams
+/// that were reset before we have seen them, so users who cancel requests at once do not close the
+/// link; only the frame budget bounds them.
 const HEADS_WAITING: usize = 4;
 
 /// Streams that h2 remembers for a second after a reset.
 const RESETS_KEPT: usize = 50;
-/// Entries in the tables of h2 that are charged to the connection itself.
+/// Entries in the h2 tables that are charged to the connection itself.
 const ENTRIES_FREE: usize = 8;
 /// Memory of an entry: stream 328 bytes, received head 248, frame to send 312, and a place in an
 /// index.
 pub(super) const ENTRY_BYTES: u64 = 1 << 10;
 
-/// The step in which memory for unread content grows.
+/// The step size for reserving memory for unread content.
 const GRAIN: u64 = 64 << 10;

@@ -1,7 +1,7 @@
 //! HTTP/2 frame boundaries, and the cost of frames.
 //!
-//! Used by `flow` for frames of clients and by `flood` of `hashcache-upstream` for frames of
-//! origins; hyper and h2 read the same bytes afterwards.
+//! `flow` uses it for client frames and `flood` in `hashcache-upstream` for origin frames; hyper
+//! and h2 read the same bytes afterwards.
 //!
 //! Cost: nine bytes examined per frame.
 
@@ -9,14 +9,14 @@ use std::ops::Range;
 
 use tokio::time::Instant;
 
-/// The position in the frames of one side.
+/// Parser position in the frames from a single side.
 #[derive(Debug)]
 pub struct Frames {
-    /// Missing bytes of the preface.
+    /// Remaining bytes of the preface.
     preface: usize,
     head: [u8; FRAME_HEAD],
     have: usize,
-    /// Missing bytes of the frame's payload.
+    /// Remaining bytes of the frame payload.
     payload: usize,
     block: FieldBlock,
 }
@@ -25,32 +25,32 @@ pub struct Frames {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldBlock {
     None,
-    /// More frames of it follow.
+    /// More frames with parts of the block follow.
     Open,
-    /// The current frame is its last.
+    /// The current frame is the last of the block.
     Ends,
 }
 
-/// The head of a frame.
+/// A frame head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHead {
-    /// The type of the frame.
+    /// Frame type.
     pub kind: u8,
-    /// Its flags.
+    /// Flags.
     pub flags: u8,
-    /// The stream that it belongs to; 0 for the connection.
+    /// Stream number; 0 for the connection.
     pub stream: u32,
     /// Length of the payload.
     pub length: usize,
 }
 
 impl FrameHead {
-    /// Whether its sender sends nothing more on its stream.
+    /// Returns true if the sender sends nothing more on the stream.
     pub fn ends_stream(self) -> bool {
         matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
     }
 
-    /// Whether the frame costs its sender almost nothing.
+    /// Returns true if the frame costs the sender almost nothing.
     pub fn is_cheap(self) -> bool {
         match self.kind {
             DATA => self.length == 0 && !self.ends_stream(),
@@ -61,7 +61,7 @@ impl FrameHead {
 }
 
 impl Frames {
-    /// Frames of a client, which begin with the preface.
+    /// For client frames, which start with the preface.
     pub fn of_client() -> Self {
         Self {
             preface: PREFACE.len(),
@@ -69,7 +69,7 @@ impl Frames {
         }
     }
 
-    /// Frames of a server.
+    /// For server frames.
     pub fn of_server() -> Self {
         Self {
             preface: 0,
@@ -84,11 +84,11 @@ impl Frames {
 /// Totals over some bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Frames that cost their sender almost nothing.
+    /// Frames that cost the sender almost nothing.
     pub(super) cheap: u64,
     /// Bytes of content, padding included.
     pub(super) content: u64,
-    /// Heads of requests, including trailers.
+    /// Request heads, including trailers.
     pub(super) heads: u64,
 }
 
@@ -103,7 +103,7 @@ impl Seen {
 }
 
 impl Frames {
-    /// Continues with these bytes; calls `begun` for each frame whose head is complete with them.
+    /// Continues with these bytes; calls `begun` for each frame head that they complete.
     pub fn advance(&mut self, bytes: &[u8], mut begun: impl FnMut(FrameHead)) {
         self.advance_while(bytes, |frame| {
             begun(frame);
@@ -111,8 +111,8 @@ impl Frames {
         });
     }
 
-    /// The same up to the first head of a frame for which `goes_on` returns false. Returns the
-    /// number of bytes up to there.
+    /// As [`Self::advance`], but stops after the first frame head for which `goes_on` returns
+    /// false. Returns the number of bytes up to that position.
     pub fn advance_while(
         &mut self,
         mut bytes: &[u8],
@@ -146,7 +146,7 @@ impl Frames {
         all - bytes.len()
     }
 
-    /// The head of a frame is complete.
+    /// Parses a complete frame head.
     fn begin(&mut self) -> FrameHead {
         let [a, b, c, kind, flags, stream @ ..] = self.head;
         self.payload = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
@@ -175,7 +175,7 @@ impl Frames {
         self.payload + of_head
     }
 
-    /// Whether another frame may stand here.
+    /// Returns true if another frame may be inserted here.
     pub(super) fn is_between(&self) -> bool {
         self.have == 0 && self.payload == 0 && !self.is_in_head()
     }
@@ -187,8 +187,8 @@ impl Frames {
     }
 }
 
-/// Where the field block lies in the payload of a HEADERS frame with these flags; `None` if padding
-/// and priority do not fit in.
+/// The position of the field block in the payload of a HEADERS frame with these flags; `None` if
+/// padding and priority do not fit into the payload.
 pub fn unpadded(flags: u8, payload: &[u8]) -> Option<Range<usize>> {
     let (padding, length) = match flags & PADDED {
         0 => (0, 0),
@@ -202,18 +202,18 @@ pub fn unpadded(flags: u8, payload: &[u8]) -> Option<Range<usize>> {
     (range.start <= range.end).then_some(range)
 }
 
-/// The number of frames that the other side may still send for free.
+/// The number of cheap frames that the other side may still send.
 #[derive(Debug)]
 pub struct Budget {
     most: u64,
     left: u64,
     since: Instant,
-    /// Bytes sent to it that do not count yet.
+    /// Bytes sent to the other side that are not yet converted into frames.
     sent: u64,
 }
 
 impl Budget {
-    /// A full budget of `most` frames.
+    /// A full budget with `most` frames.
     pub fn new(most: u64, now: Instant) -> Self {
         Self {
             most,
@@ -223,16 +223,17 @@ impl Budget {
         }
     }
 
-    /// Notes that `bytes` were sent to the other side.
+    /// Records that `bytes` were sent to the other side.
     pub fn earn(&mut self, bytes: u64) {
         self.sent += bytes;
     }
 
-    /// Whether the budget covers `frames` more.
+    /// Returns true if the budget covers `frames` more.
     pub fn pay(&mut self, frames: u64, now: Instant) -> bool {
         let seconds = now.duration_since(self.since).as_secs();
         self.since += std::time::Duration::from_secs(seconds);
-        // A receiver of much content confirms it with many small WINDOW_UPDATEs.
+        // Sent bytes earn frames, because a receiver of much content confirms it with many small
+        // WINDOW_UPDATEs.
         let by_time = seconds.saturating_mul(self.most.div_ceil(CHEAP_SECONDS));
         let earned = by_time.saturating_add(self.sent / BYTES_PER_CHEAP);
         self.sent %= BYTES_PER_CHEAP;
@@ -243,14 +244,14 @@ impl Budget {
     }
 }
 
-/// The connection preface of a client (RFC 9113, section 3.4).
+/// The client connection preface (RFC 9113, section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Type of a frame with content (RFC 9113, section 6.1).
 pub const DATA: u8 = 0;
-/// Type of a frame that begins a field block (section 6.2).
+/// Type of a frame that starts a field block (section 6.2).
 pub const HEADERS: u8 = 1;
-/// Type of a frame that ends a stream (section 6.4).
+/// Type of a frame that resets a stream (section 6.4).
 pub const RST_STREAM: u8 = 3;
 /// Type of a frame that continues a field block (section 6.10).
 pub const CONTINUATION: u8 = 9;
@@ -261,14 +262,14 @@ pub const END_STREAM: u8 = 1;
 pub const PADDED: u8 = 8;
 pub(super) const PRIORITY: u8 = 0x20;
 const PRIORITY_BYTES: usize = 5;
-/// Flag: the field block ends here.
+/// Flag: the frame completes the field block.
 pub const END_HEADERS: u8 = 4;
-/// Length of the head of a frame, bytes.
+/// Length of a frame head in bytes.
 pub const FRAME_HEAD: usize = 9;
 
-/// Seconds in which the budget fills.
+/// Seconds in which an empty budget refills.
 const CHEAP_SECONDS: u64 = 16;
-/// Content that earns one frame: some clients confirm every 4 KiB, and twice.
+/// Sent bytes that earn a frame: some clients confirm every 4 KiB, and twice.
 const BYTES_PER_CHEAP: u64 = 1 << 10;
 
 #[cfg(test)]

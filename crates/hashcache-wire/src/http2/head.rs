@@ -1,11 +1,11 @@
-//! HTTP/2 request heads: refuses those that hyper accepts and HTTP/1.1 would not.
+//! HTTP/2 request heads: refuses heads that hyper accepts but that are not valid in HTTP/1.1.
 //!
-//! Called by `http2` for each head; the counterpart of `head`. `h2` has read the frames and has
-//! reset streams with connection fields, upper-case names, a TE other than trailers, misplaced
-//! pseudo-fields, or content of another length than declared.
+//! `http2` calls it for each head; it is the counterpart of `head`. `h2` has already parsed the
+//! frames and has reset streams with connection fields, upper-case names, a TE other than trailers,
+//! misplaced pseudo-fields, or content that differs from the declared length.
 //!
-//! Invariant: an accepted request has one authority, in `Host`, and the same meaning when it is
-//! forwarded in HTTP/1.1.
+//! Invariant: an accepted request has a single authority, in `Host`, and the same meaning when it
+//! is forwarded in HTTP/1.1.
 
 use bytes::Bytes;
 use hashcache_base::limits::Limits;
@@ -20,15 +20,15 @@ use super::super::cell::{HeadInfo, RequestHead, RequestTraits, StreamHead};
 use super::super::head::{ContentFraming, Refusal, RequestForm, TARGET_TOO_LONG, refuse};
 use super::fields::{field_size, malformed_field};
 
-/// Who has sent a head.
+/// Sender of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
     Client,
-    /// A child, over its link.
+    /// A child, over a link.
     Child,
 }
 
-/// Checks a head; puts the authority into `Host` and joins Cookie fields.
+/// Checks a head; writes the authority into `Host` and joins Cookie fields.
 pub(super) fn judge(
     parts: &mut Parts,
     content: &impl Body,
@@ -48,7 +48,7 @@ pub(super) fn judge(
     StreamHead { head, asked, size }
 }
 
-/// The same for CONNECT on a connection that may have tunnels.
+/// As [`judge`], for CONNECT on a connection that may have tunnels.
 pub(super) fn judge_tunnel(parts: &mut Parts, limits: &Limits) -> StreamHead {
     let asked = RequestTraits {
         http_2: true,
@@ -82,7 +82,7 @@ fn check_tunnel(parts: &mut Parts, limits: &Limits) -> Result<HeadInfo, Refusal>
     })
 }
 
-/// The uncompressed size of the fields as RFC 9113 counts it (section 6.5.2).
+/// The uncompressed size of the fields as defined in RFC 9113 (section 6.5.2).
 pub(super) fn fields_size(fields: &HeaderMap) -> u64 {
     fields.iter().map(field_size).sum::<usize>() as u64
 }
@@ -147,7 +147,7 @@ fn check(
     })
 }
 
-/// Takes the path and the query of a child's request that cannot stand in `:path`.
+/// Takes the target of a child's request if it contains octets that `:path` cannot carry.
 fn odd_target(fields: &mut HeaderMap) -> Result<Option<HeaderValue>, &'static str> {
     let is_expected = fields.get(EXPECT) == Some(&TARGET_EXPECTATION);
     let target = fields.remove(HASHCACHE_TARGET).filter(|_| is_expected);
@@ -161,7 +161,7 @@ fn odd_target(fields: &mut HeaderMap) -> Result<Option<HeaderValue>, &'static st
     }
 }
 
-/// Leaves one line of a field whose lines are all equal; false if they differ.
+/// Reduces a field with equal lines to a single line; returns false if the lines differ.
 fn fold_equal(fields: &mut HeaderMap, name: HeaderName) -> bool {
     let mut lines = fields.get_all(&name).iter();
     let (first, second) = (lines.next(), lines.next());
@@ -233,7 +233,7 @@ fn expectation(fields: &HeaderMap) -> Result<(), Refusal> {
     }
 }
 
-/// HTTP/2 may split Cookie into several fields; HTTP/1.1 has one (RFC 9113, 8.2.3).
+/// HTTP/2 may split Cookie into several fields; HTTP/1.1 has a single field (RFC 9113, 8.2.3).
 fn join_cookies(fields: &mut HeaderMap) {
     let pieces: Vec<&[u8]> = fields
         .get_all(COOKIE)

@@ -1,19 +1,19 @@
 //! Interim responses (1xx) in HTTP/2, which hyper cannot send.
 //!
-//! h2 frames all other messages. For an interim response the number of its stream is needed, which
-//! hyper tells nobody: so [`Marker`] adds it to each head on the way to h2, as a field that no
-//! request has otherwise, and [`take_stream`] takes it out again. [`InterimQueue`] has the frames
-//! that wait; `flow` writes them between two frames of h2. [`Marker`] also lets trailers begin with
-//! a field of ours, so that h2 resets a stream with pseudo-fields there (RFC 9113, section 8.1).
+//! h2 frames all other messages. An interim response needs the stream number, which hyper does not
+//! expose. Therefore [`Marker`] adds it to each head on the way to h2, in a field that no request
+//! has otherwise, and [`take_stream`] removes it again. [`InterimQueue`] holds the waiting frames;
+//! `flow` writes them between two frames from h2. [`Marker`] also inserts a field at the start of
+//! trailers, so that h2 resets a stream with pseudo-fields in trailers (RFC 9113, section 8.1).
 //!
-//! Invariants: the mark is the last field of its block, and the last one of its name counts. A
-//! client whose last string claims more bytes than it has takes the mark into it; the number that
-//! it may have put there itself leads to another stream of its own connection at most. A frame is
-//! written only while the response of its stream has not begun. The field block uses no table, so
-//! the encoder of h2 and the decoder of the client stay in step; a client with a smaller table than
-//! usual gets no interim responses, because the next block must begin with the change of its size
-//! (RFC 7541, section 4.2).
-//! Cost: 22 bytes and one field of each head; up to 16 KiB while padded trailers are incomplete.
+//! Invariants: the mark is the last field in the block, and only the last field with this name
+//! counts. If the last string of a client claims more bytes than are present, it swallows the mark;
+//! a number that the client has written itself can then only select another stream on the client's
+//! own connection. A frame is written only while the response on its stream has not started. The
+//! field block uses no table, so h2's encoder and the client's decoder stay in step. A client with
+//! a smaller table than usual gets no interim responses, because the next block must start with the
+//! table size update (RFC 7541, section 4.2).
+//! Cost: 22 bytes and one field per head; up to 16 KiB while padded trailers are incomplete.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -25,35 +25,35 @@ use super::frames::{
     RST_STREAM, unpadded,
 };
 
-/// Adds the number of its stream to each head of a client.
+/// Adds the stream number to each head from a client.
 #[derive(Debug)]
 pub(super) struct Marker {
-    /// Missing bytes of the preface.
+    /// Remaining bytes of the preface.
     preface: usize,
     head: [u8; FRAME_HEAD],
     have: usize,
-    /// Missing bytes of the frame's payload.
+    /// Remaining bytes of the frame payload.
     payload: usize,
     kind: FrameKind,
     setting: [u8; SETTING],
     of_setting: usize,
     has_small_table: bool,
-    /// Streams of which the client may still send content: a block on one of them is trailers. At
-    /// most [`OPEN_MAX`]. A block on any other stream is a head or an error, which h2 must see as
-    /// it is.
+    /// Streams on which the client may still send content: a block on such a stream is trailers. At
+    /// most [`OPEN_MAX`]. A block on any other stream is a head or an error, which h2 must see
+    /// unchanged.
     open: BTreeSet<u32>,
     /// The block of the current HEADERS or CONTINUATION frames is trailers.
     in_trailers: bool,
-    /// A frame that has padding before or behind the begin of trailers: at most `FRAME_MAX` bytes.
+    /// The first frame of trailers, with padding or priority: at most `FRAME_MAX` bytes.
     padded: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FrameKind {
-    /// The end of the head of this stream.
+    /// The last frame of the head on this stream.
     EndOfHead(u32),
     Settings,
-    /// The first frame of trailers, with padding or priority: it is gathered in `padded`.
+    /// The first frame of trailers, with padding or priority: it is collected in `padded`.
     PaddedTrailers,
     Other,
 }
@@ -75,12 +75,12 @@ impl Marker {
         }
     }
 
-    /// Whether the client has a smaller table for fields than the usual one.
+    /// Returns true if the client has announced a smaller field table than usual.
     pub(super) fn has_small_table(&self) -> bool {
         self.has_small_table
     }
 
-    /// Passes `bytes`, with the marks, to `pass`.
+    /// Calls `pass` with `bytes` and the inserted marks.
     pub(super) fn mark(&mut self, mut bytes: &[u8], mut pass: impl FnMut(&[u8])) {
         let preface = self.preface.min(bytes.len());
         self.preface -= preface;
@@ -101,7 +101,7 @@ impl Marker {
                     pass(part);
                 }
             } else {
-                // A head of a frame is passed when it is complete, because its flags may change.
+                // A frame head is passed only when complete, because the flags may change.
                 let taken = (FRAME_HEAD - self.have).min(bytes.len());
                 self.head[self.have..self.have + taken].copy_from_slice(&bytes[..taken]);
                 self.have += taken;
@@ -147,8 +147,8 @@ impl Marker {
             self.open.remove(&stream);
         }
         self.kind = match kind {
-            // h2 ends the connection as soon as it has the head of the frame. If the frame were
-            // gathered, a client could make us hold 16 MiB that nobody has reserved.
+            // h2 closes the connection as soon as it has the frame head. If the frame were
+            // collected, a client could make us hold 16 MiB without a reservation.
             _ if is_oversized => FrameKind::Other,
             HEADERS if self.in_trailers && flags & (PADDED | PRIORITY) != 0 => {
                 FrameKind::PaddedTrailers
@@ -165,17 +165,17 @@ impl Marker {
     }
 
     fn add_open(&mut self, stream: u32) {
-        // The proxy refuses streams beyond its limit, which is not seen here. Of one that is
-        // forgotten, only pseudo-fields in trailers are not noticed.
+        // The proxy refuses streams beyond a limit, but that is not visible here. If a stream is
+        // forgotten, only pseudo-fields in its trailers are not detected.
         if self.open.len() == OPEN_MAX {
             self.open.pop_first();
         }
         self.open.insert(stream);
     }
 
-    /// Lets the trailers whose frame has begun begin with a field of ours, in a frame of its own:
-    /// h2 ignores pseudo-fields in trailers, but a block with one behind a field is malformed, and
-    /// h2 resets its stream.
+    /// Inserts a field before the trailers in the current frame, in a separate frame: h2 ignores
+    /// pseudo-fields in trailers, but a block with a pseudo-field after a field is malformed, so h2
+    /// resets the stream.
     fn lead_trailers(&mut self, mut pass: impl FnMut(&[u8])) {
         let [.., flags, a, b, c, d] = self.head;
         let length = u8::try_from(TRAILERS_LEAD.len()).unwrap_or_default();
@@ -185,7 +185,7 @@ impl Marker {
         self.head[FLAGS] = flags & END_HEADERS;
     }
 
-    /// Passes a frame of trailers that was gathered, without its padding.
+    /// Passes a collected frame of trailers, without the padding.
     fn pass_padded(&mut self, mut pass: impl FnMut(&[u8])) {
         let frame = std::mem::take(&mut self.padded);
         match unpadded(self.head[FLAGS], &frame) {
@@ -196,7 +196,7 @@ impl Marker {
                 pass(&self.head);
                 pass(&frame[block]);
             }
-            // h2 ends the connection for it.
+            // h2 closes the connection for it.
             None => {
                 pass(&self.head);
                 pass(&frame);
@@ -218,19 +218,19 @@ impl Marker {
     }
 }
 
-/// A CONTINUATION frame that ends a head with the number of its stream.
+/// A CONTINUATION frame that completes a head with the stream number.
 fn mark_of(stream: u32) -> Vec<u8> {
     let digits = stream.to_string();
     let length = u8::try_from(3 + digits.len()).unwrap_or(u8::MAX);
     let mut frame = vec![0, 0, length, CONTINUATION, END_HEADERS];
     frame.extend_from_slice(&stream.to_be_bytes());
-    // A literal that enters no table, with the name of the static table.
+    // A literal that enters no table, with a name from the static table.
     frame.extend([0x0f, RETRY_AFTER_INDEX - 0x0f, length - 3]);
     frame.extend_from_slice(digits.as_bytes());
     frame
 }
 
-/// Takes the number of its stream out of a head.
+/// Removes the stream number from a head and returns it.
 pub(super) fn take_stream(fields: &mut HeaderMap) -> Option<u32> {
     let mark = fields.get_all(RETRY_AFTER).iter().next_back();
     let stream = mark.and_then(|mark| mark.to_str().ok()?.parse().ok());
@@ -238,11 +238,11 @@ pub(super) fn take_stream(fields: &mut HeaderMap) -> Option<u32> {
     stream
 }
 
-/// Interim responses that wait to be written.
+/// Interim responses waiting to be written.
 #[derive(Debug, Default)]
 pub(super) struct InterimQueue {
     frames: VecDeque<(u32, Vec<u8>)>,
-    /// Bytes of the first one that were written.
+    /// Number of bytes of the first response already written.
     written: usize,
     bytes: usize,
 }
@@ -252,7 +252,7 @@ impl InterimQueue {
         self.frames.is_empty()
     }
 
-    /// Adds an interim response of `stream`; false if it is too large, or too many wait.
+    /// Adds an interim response for `stream`; returns false if it is too large, or too many wait.
     pub(super) fn push(&mut self, stream: u32, status: StatusCode, fields: &HeaderMap) -> bool {
         let block = field_block(status, fields);
         let Ok(length) = u16::try_from(block.len()) else {
@@ -270,13 +270,13 @@ impl InterimQueue {
         true
     }
 
-    /// The bytes to be written next.
+    /// The bytes to write next.
     pub(super) fn next(&self) -> Option<&[u8]> {
         let (_, frame) = self.frames.front()?;
         Some(&frame[self.written..])
     }
 
-    /// So many of them were written.
+    /// Records that `written` bytes were written.
     pub(super) fn advance(&mut self, written: usize) {
         self.written += written;
         if let Some((_, frame)) = self.frames.front()
@@ -288,12 +288,12 @@ impl InterimQueue {
         }
     }
 
-    /// Whether a frame is written in part: nothing else may be written then.
+    /// Returns true if a frame is partly written: nothing else may be written then.
     pub(super) fn is_within_frame(&self) -> bool {
         self.written > 0
     }
 
-    /// Forgets the responses of a stream that has ended; a frame that has begun is completed.
+    /// Removes the responses for a stream that is over; a partly written frame is completed.
     pub(super) fn forget(&mut self, stream: u32) {
         let mut place = 0;
         let begun = usize::from(self.written > 0);
@@ -338,27 +338,27 @@ pub fn push_string(block: &mut Vec<u8>, text: &[u8]) {
     block.extend_from_slice(text);
 }
 
-/// A first field for trailers, as a literal that enters no table: `retry-after: 0`, which may not
-/// stand there, so that it is removed with others.
+/// The first field in trailers, as a literal that enters no table: `retry-after: 0`. It is not
+/// allowed in trailers, so it is removed with other such fields.
 const TRAILERS_LEAD: &[u8] = &[0x0f, RETRY_AFTER_INDEX - 0x0f, 1, b'0'];
-/// More than the streams that a client may have at once by default (`limits.streams`).
+/// More than the default limit for concurrent streams of a client (`limits.streams`).
 const OPEN_MAX: usize = 256;
 const SETTINGS: u8 = 4;
-/// The places of the kind and of the flags in the head of a frame.
+/// Offsets of the type and the flags in a frame head.
 const KIND: usize = 3;
 const FLAGS: usize = 4;
 /// Bytes of a setting.
 const SETTING: usize = 6;
-/// SETTINGS_HEADER_TABLE_SIZE, and its value at the beginning of a connection.
+/// SETTINGS_HEADER_TABLE_SIZE, and its initial value on a connection.
 const HEADER_TABLE_SIZE: u16 = 1;
 const USUAL_TABLE: u32 = 4096;
-/// `:status` and `retry-after` in the static table.
+/// Indexes for `:status` and `retry-after` in the static table.
 const STATUS_INDEX: u8 = 8;
 const RETRY_AFTER_INDEX: u8 = 53;
-/// The largest payload that every client takes, and that we take of clients: the initial value of
-/// SETTINGS_MAX_FRAME_SIZE (RFC 9113, section 6.5.2), which hyper keeps.
+/// The largest payload that every client accepts, and that we accept from clients: the initial
+/// value of SETTINGS_MAX_FRAME_SIZE (RFC 9113, section 6.5.2), which hyper keeps.
 const FRAME_MAX: u16 = 1 << 14;
-/// Bytes of waiting responses on one connection.
+/// Maximum bytes of waiting responses on a connection.
 const QUEUE_MAX: usize = 64 << 10;
 
 #[cfg(test)]
@@ -387,11 +387,11 @@ mod tests {
             frame(CONTINUATION, 4, 3, b""),
             frame(HEADERS, 1, 3, b"tr"),
             frame(CONTINUATION, 4, 3, b"ailers"),
-            // Padding, then priority, and padding that is longer than its frame.
+            // Padding, then priority, and padding longer than the frame.
             frame(HEADERS, 0x2d, 1, b"\x02.....abc\0\0"),
             frame(HEADERS, 4, 5, b"f"),
             frame(HEADERS, 0x0d, 5, b"\x02a"),
-            // The content of stream 1 is over, so this block is an error.
+            // The content on stream 1 is complete, so this block is an error.
             frame(HEADERS, 5, 1, b"again"),
         ]
         .concat();

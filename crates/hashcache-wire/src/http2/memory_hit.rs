@@ -1,14 +1,14 @@
-//! Responses from memory in HTTP/2, which are complete before hyper polls their stream.
+//! Responses from memory in HTTP/2, which are complete before hyper polls the stream.
 //!
-//! Called by `http2` for each request before the service is. A request that memory answers does not
-//! call the service. Content of up to 64 KiB needs no task if the client has room for it:
-//! `StreamExecutor` polls the stream at once, and h2 has all of the response then.
+//! `http2` calls it for each request before the service; a request answered from memory never
+//! reaches the service. Content of up to 64 KiB needs no task if the client has room for it:
+//! `StreamExecutor` polls the stream at once, and h2 then has the whole response.
 //!
-//! Invariants: as of `crate::memory_hit`. The authority is in one place, `:authority`; requests
-//! with a Host field besides take the usual way, which compares the two. Memory for the stream was
-//! reserved as for every other one. The client is charged for all content until the last piece is
-//! with hyper, and by [`OutgoingBody`] for the pieces that hyper and h2 hold.
-//! Cost: the head is a map of fields, whose values are copied from the metadata.
+//! Invariants: as in `crate::memory_hit`. The authority is only in `:authority`; requests that also
+//! have a Host field take the usual path, which compares the two. Memory for the stream was
+//! reserved as for every other stream. The client is charged for all content until the last piece
+//! is with hyper, and by [`OutgoingBody`] for the pieces that hyper and h2 hold.
+//! Cost: the head is a map of fields; the values are copied from the metadata.
 //!
 //! [`OutgoingBody`]: super::body::OutgoingBody
 
@@ -32,7 +32,7 @@ use super::super::head::RequestForm;
 use super::super::memory_hit::{MemoryHits, PlainRequest, RequestFields, ResponseHead};
 use super::fields::well_formed_size;
 
-/// The response to `request` if memory has it, and the state of its stream.
+/// The response to `request` if it is in memory, and the state of the stream.
 pub(super) fn answer(
     memory_hits: &dyn MemoryHits,
     limits: &Limits,
@@ -48,7 +48,7 @@ pub(super) fn answer(
         return None;
     }
     let scheme = uri.scheme_str()?;
-    // The refusal of a malformed request is made elsewhere.
+    // The usual path refuses malformed requests.
     let fields_size = well_formed_size(fields)?;
     let plain = PlainRequest {
         target: &format!("{scheme}://{authority}{path}"),
@@ -78,7 +78,8 @@ impl MemoryContent {
         Self { pieces, charge }
     }
 
-    /// The next pieces, together at most [`PIECE_BYTES`]: so much is charged at once.
+    /// The next pieces, together at most [`PIECE_BYTES`], because that is the amount charged at
+    /// once.
     fn next(&mut self) -> Option<Pieces> {
         let mut pieces = Pieces::from(self.pieces.pop_front()?);
         while let Some(next) = self.pieces.front()
@@ -100,11 +101,11 @@ impl MemoryContent {
     }
 }
 
-/// Consecutive content for one DATA frame, if the client has room for it.
+/// Consecutive content for a single DATA frame, if the client has room for it.
 pub(super) struct Pieces {
     first: Bytes,
     rest: VecDeque<Bytes>,
-    /// Bytes of all.
+    /// Total bytes.
     left: usize,
 }
 
@@ -120,7 +121,7 @@ impl From<Bytes> for Pieces {
 }
 
 impl Pieces {
-    /// Takes the first `count` bytes out.
+    /// Removes and returns the first `count` bytes.
     pub(super) fn split_to(&mut self, count: usize) -> Self {
         let mut taken = Self::from(self.first.split_to(count.min(self.first.len())));
         while taken.left < count
@@ -172,7 +173,7 @@ impl Buf for Pieces {
     }
 }
 
-/// The content of a response: of the service, or from memory.
+/// Response content, from the service or from memory.
 pub(super) enum Content<B> {
     Service(B),
     Memory(MemoryContent),

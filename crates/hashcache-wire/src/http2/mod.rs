@@ -1,15 +1,17 @@
-//! One client's HTTP/2 connection: hyper frames it; this module adds checks, limits and accounting.
+//! A client's HTTP/2 connection: hyper frames it; this module adds checks, limits and accounting.
 //!
-//! Called by `server` of the proxy instead of [`super::serve_connection`]. Each stream has a
-//! [`Cell`] of its own, so the service sees one exchange at a time, as in HTTP/1.1. [`head`]
-//! refuses the requests that `crate::head` would. Below hyper, [`flow`] reads the heads of frames:
-//! it limits frames that cost the client nothing, and reserves memory for what they make us hold.
+//! `server` in the proxy calls it instead of [`super::serve_connection`]. Each stream has a
+//! separate [`Cell`], so the service sees one exchange at a time, as in HTTP/1.1. [`head`] refuses
+//! the requests that `crate::head` would refuse. Below hyper, [`flow`] parses the frame heads: it
+//! limits frames that cost the client nothing, and reserves memory for the data that they make us
+//! hold.
 //!
-//! Invariants: a failed response ends with RST_STREAM, never with END_STREAM. A stream is reset if
-//! its client takes nothing for `progress_time`, or if its content stops arriving. A connection
-//! without streams lasts `idle_time`. Interim responses, which hyper cannot send, are written
-//! between its frames ([`interim`]). Cost: hyper's buffers and one task per stream, except for
-//! responses from memory of up to 64 KiB that the client has room for ([`memory_hit`]).
+//! Invariants: a failed response is terminated by RST_STREAM, never by END_STREAM. A stream is
+//! reset if the client reads nothing for `progress_time`, or if the client's content stops
+//! arriving. A connection without streams lasts `idle_time`. Interim responses, which hyper cannot
+//! send, are written between hyper's frames ([`interim`]). Cost: hyper's buffers and one task per
+//! stream, except for responses from memory of up to 64 KiB that the client has room for
+//! ([`memory_hit`]).
 
 mod body;
 pub(crate) mod fields;
@@ -65,24 +67,24 @@ pub use self::flow::link_bytes;
 pub use self::frames::PREFACE;
 pub use self::pings::Pings;
 
-/// Whose connection it is.
+/// Kind of an HTTP/2 connection.
 #[derive(Clone, Debug)]
 pub enum Http2Kind {
     /// A client's connection.
     Client,
     /// A child's link: its streams may be tunnels, and PINGs keep it open.
     Link {
-        /// The flow-control windows of the connection.
+        /// Flow-control windows of the connection.
         windows: Windows,
-        /// The counters of the link.
+        /// Counters for the link.
         counters: Arc<LinkCounters>,
     },
 }
 
-/// Serves `socket` until one side ends it. `service` is called with the stream's cell once per
+/// Serves `socket` until either side closes it. `service` is called with the stream's cell once per
 /// request that `memory_hits` does not answer. When `stopping` becomes true (or its sender is
-/// dropped), the connection accepts no more requests and ends with those in progress. Dropping the
-/// future aborts the connection.
+/// dropped), the connection accepts no more requests and closes after the requests in progress.
+/// Dropping the future aborts the connection.
 pub async fn serve_http2<S, F, B>(
     socket: impl Into<Socket>,
     (limits, kind): (&Rc<Limits>, &Http2Kind),
@@ -106,8 +108,8 @@ where
         let flow = Rc::clone(&flow);
         move |mut request: Request<Incoming>| -> Answering<B> {
             let stream = interim::take_stream(request.headers_mut());
-            // Reserve first, so that a refused stream costs nothing. On the heap, so that a
-            // response that waits for its client no longer holds the future.
+            // Memory is reserved first, so that a refused stream costs nothing. The future is on
+            // the heap, so that it is freed while a response waits for its client.
             let bytes = if flow.has_tunnels() && request.method() == Method::CONNECT {
                 TUNNEL_BYTES.max(STREAM_BYTES)
             } else {
@@ -145,7 +147,7 @@ where
             .serve_connection(framed, service_fn(answer)),
     );
     let mut stop = pin!(async move {
-        // An error means that the sender was dropped, so the server has ended.
+        // An error means that the sender was dropped, so the server has stopped.
         let _ = stopping.wait_for(|&stop| stop).await;
     });
     let mut leaving: Option<(Instant, Ending)> = None;
@@ -159,7 +161,7 @@ where
             }
             let done = Pin::new(&mut *connection).poll(cx);
             if flow.has_interim() {
-                // hyper sees an error of the socket itself.
+                // hyper itself sees a socket error.
                 let _ = flow.poll_interim(&mut socket.borrow_mut(), cx);
             }
             if let Some(failed) = flow.failed() {
@@ -174,7 +176,7 @@ where
                     (None, false) => Ending::Broken,
                 });
             }
-            // Do not wait for a client that does not confirm the end.
+            // Do not wait forever for a client that does not confirm the shutdown.
             let last = leaving
                 .filter(|_| flow.is_idle())
                 .map(|(since, why)| (since.max(flow.rests_since()) + LINGER_TIME, why));
@@ -234,12 +236,12 @@ fn builder(
     builder
 }
 
-/// A response in progress, or the reason of a reset.
+/// A response in progress, or the reason for a reset.
 type Answering<B> = Pin<Box<dyn Future<Output = Answered<B>>>>;
 
 type Answered<B> = Result<Response<OutgoingBody<Content<B>>>, h2::Error>;
 
-/// One request and its response.
+/// Handles a request and sends the response.
 async fn exchange<S, F, B>(
     flow: Rc<Flow>,
     service: Rc<S>,
@@ -260,8 +262,8 @@ where
     if !is_tunnel {
         content.acknowledge(|| turn.as_ref().map(StreamTurn::read));
     }
-    // The content of a GET has no meaning, so the response can wait for its end. An error in the
-    // content is then found while an error response is still possible.
+    // The content of a GET has no meaning, so the response can wait until the content is read. An
+    // error in the content is then found while an error response is still possible.
     let expects = parts.headers.contains_key(EXPECT);
     let waits = parts.method.is_safe() && !expects;
     let stopped = waits && content.gather().await.is_err();
@@ -307,7 +309,7 @@ where
                 turns,
                 _memory: memory,
             };
-            // An error means that the tunnel was given up.
+            // An error means that the service has dropped the tunnel.
             let _ = tunnel.send(Upgraded {
                 socket: Socket::of_stream(stream),
                 read: Bytes::new(),
@@ -321,7 +323,7 @@ where
     Ok(outgoing.map(|body| body.in_turn(sending)))
 }
 
-/// A stream whose request is being answered, and which may have interim responses.
+/// A stream with a request in progress, which may get interim responses.
 struct InterimStream {
     flow: Rc<Flow>,
     cell: Rc<Cell>,
@@ -344,7 +346,7 @@ impl InterimStream {
         }
     }
 
-    /// The response begins: what waits is sent before it.
+    /// The response starts: waiting interim responses are sent before it.
     fn end(mut self) {
         self.has_ended = true;
     }
@@ -354,13 +356,14 @@ impl Drop for InterimStream {
     fn drop(&mut self) {
         self.cell.clear_interim_sender();
         if !self.has_ended {
-            // The stream was reset; a frame for it could end the connection.
+            // The stream was reset; a frame on it could make the client close the connection.
             self.flow.forget_interim(self.stream);
         }
     }
 }
 
-/// Begins a response from memory when its stream is polled: only then its progress is known.
+/// Starts a response from memory when the stream is polled, because the progress is known only
+/// then.
 async fn begin_hit<B: Body<Data = Bytes> + Unpin>(
     flow: Rc<Flow>,
     response: Response<Content<B>>,
@@ -377,7 +380,7 @@ const TOO_MANY_TUNNELS: Refusal = refuse(
     "the child has too many tunnels",
 );
 
-/// Runs streams as tasks, each with its own deadline. Streams that need not wait are polled at
+/// Runs streams as tasks, each with a separate deadline. Streams that need not wait are polled at
 /// once.
 #[derive(Clone)]
 struct StreamExecutor(Rc<Flow>);
@@ -394,7 +397,7 @@ where
             ..StreamProgress::default()
         });
         if flow.take_polled_at_once() {
-            // Its reset or its response is ready. As a task it would wait behind those of other
+            // The reset or the response is ready. As a task it would wait behind the tasks of other
             // connections: 20,000 refused requests at once took 25 MiB in that way.
             let mut stream = Box::pin(stream);
             let mut cx = Context::from_waker(Waker::noop());
@@ -432,7 +435,7 @@ impl StreamExecutor {
     }
 }
 
-/// Ready when the client of a stream has taken nothing for `time`; the stream is reset then.
+/// Ready when the client of a stream has read nothing for `time`; the stream is then reset.
 fn poll_stalled(
     cx: &mut Context<'_>,
     progress: &StreamProgress,
@@ -448,20 +451,20 @@ fn poll_stalled(
     sleep.poll(cx)
 }
 
-/// Unread content that a client may send. Memory for it is reserved while it is used.
+/// Unread content that a client may send. Memory is reserved only while it is used.
 const CLIENT_WINDOWS: Windows = Windows {
     stream: 256 << 10,
     connection: 1 << 20,
 };
-/// What the mark of its stream adds to a head.
+/// Maximum bytes that the stream mark adds to a head.
 const MARK: usize = 64;
-/// How much of one response hyper buffers ahead of the client.
+/// Bytes of a response that hyper buffers ahead of the client.
 const SEND_BUFFER: usize = 64 << 10;
 /// Streams that a client may reset before we have seen them (CVE-2023-44487).
 const RESETS_UNSEEN: usize = 20;
 /// Streams that we may reset before the connection is closed.
 const ERRORS_MAX: usize = 256;
-/// Memory of a stream besides its content: its task with the future of a response, its fields.
+/// Memory of a stream besides its content: the task with the response future, and the fields.
 const STREAM_BYTES: u64 = 24 << 10;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The round trip of an HTTP/2 connection, by the PINGs that hyper sends anyway.
+//! The round-trip time of an HTTP/2 connection, measured by the PINGs that hyper sends anyway.
 //!
-//! Used at both ends of a link, above TLS: `flow` on the parent, `linked` of `hashcache-upstream`
+//! Used on both sides of a link, above TLS: `flow` on the parent, `linked` in `hashcache-upstream`
 //! on the child.
 //!
 //! Cost: nine bytes examined per frame.
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::frames::{FrameHead, Frames};
 
-/// Matches PINGs and their answers.
+/// Matches PINGs with their acknowledgements.
 #[derive(Debug)]
 pub struct Pings {
     sent: Frames,
@@ -19,12 +19,12 @@ pub struct Pings {
     asked_at: Option<Instant>,
 }
 
-/// What the other side has sent.
+/// Information from the frames of the other side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    /// It has answered a PING so long after that was sent.
+    /// Time from a PING to the acknowledgement, if it has arrived.
     pub round_trip: Option<Duration>,
-    /// It takes no more requests on this connection.
+    /// The other side accepts no more requests on this connection (GOAWAY).
     pub goes_away: bool,
 }
 
@@ -47,7 +47,7 @@ impl Pings {
         }
     }
 
-    /// Notes bytes that were sent.
+    /// Records sent bytes.
     pub fn note_sent(&mut self, bytes: &[u8]) {
         let asked_at = &mut self.asked_at;
         self.sent.advance(bytes, |frame| {
@@ -57,7 +57,7 @@ impl Pings {
         });
     }
 
-    /// Notes bytes that were received.
+    /// Records received bytes.
     pub fn note_received(&mut self, bytes: &[u8]) -> Heard {
         let mut heard = Heard::default();
         let asked_at = &mut self.asked_at;

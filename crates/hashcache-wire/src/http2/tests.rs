@@ -27,7 +27,7 @@ use super::*;
 #[derive(Default)]
 struct Answer {
     frames: VecDeque<Result<Frame<Bytes>, &'static str>>,
-    /// Nothing ends it.
+    /// The content never ends.
     endless: bool,
 }
 
@@ -56,7 +56,7 @@ fn data(text: &'static str) -> Result<Frame<Bytes>, &'static str> {
 
 static PAGE: [u8; 32 << 10] = [7; 32 << 10];
 
-/// Answers by path; reports what was sent of each response.
+/// Answers by path; reports the totals of each response.
 async fn service(
     cell: Rc<Cell>,
     request: Request<ClientBody>,
@@ -117,7 +117,7 @@ async fn service(
     response.map(|()| answer)
 }
 
-/// A connection being served.
+/// A served connection.
 struct Served {
     ending: JoinHandle<Ending>,
     stop: watch::Sender<bool>,
@@ -132,7 +132,7 @@ fn serve_within(limits: Limits, allowance: Option<Allowance>) -> (DuplexStream, 
     serve_as(Http2Kind::Client, limits, allowance, None)
 }
 
-/// The link of a child with as many streams as children have.
+/// A child's link with the default number of streams for children.
 fn serve_link(allowance: Option<Allowance>) -> (DuplexStream, Served) {
     let limits = Limits {
         streams: hashcache_link::STREAMS,
@@ -174,7 +174,7 @@ fn serve_as(
 
 type Client = SendRequest<Full<Bytes>>;
 
-/// A client of hyper's; the task ends with the connection.
+/// A hyper client; the task stops when the connection closes.
 async fn client(pipe: DuplexStream) -> (Client, JoinHandle<hyper::Result<()>>) {
     let builder = hyper::client::conn::http2::Builder::new(LocalTasks);
     let (sender, connection) = builder.handshake(TokioIo::new(pipe)).await.unwrap();
@@ -268,7 +268,7 @@ async fn interim_responses_wait_for_the_end_of_a_frame() {
         let (pipe, _served) = serve(Limits::default());
         let (mut sender, connection) = h2::client::handshake(pipe).await.unwrap();
         spawn_local(connection);
-        // More than the pipe and the windows take: h2 stops in the middle of a frame.
+        // More than the pipe and the windows hold: h2 stops in the middle of a frame.
         let request = Request::get("https://a.test/endless").body(()).unwrap();
         let (endless, _) = sender.send_request(request, true).unwrap();
         let mut content = endless.await.unwrap().into_body();
@@ -329,13 +329,13 @@ async fn malformed_trailers_are_the_clients_fault() {
 async fn a_pseudo_field_in_trailers_resets_its_stream_and_no_other() {
     locally(async {
         let field = b"\0\x01t\x01v";
-        // `:path: /` by its place in the static table, and as a literal.
+        // `:path: /` by index in the static table, and as a literal.
         for pseudo in [&[0x84][..], b"\0\x05:path\x01/"] {
             for trailers in [
                 frame(1, 5, 1, pseudo),
                 frame(1, 5, 1, &[field, pseudo].concat()),
                 frame(1, 5, 1, &[pseudo, field].concat()),
-                // Behind a change of the table's size, padded, and in two frames.
+                // After a table size update, padded, and in two frames.
                 frame(1, 5, 1, &[&[0x20], pseudo].concat()),
                 frame(1, 0x0d, 1, &[&[2], pseudo, &[0, 0]].concat()),
                 [frame(1, 1, 1, b""), frame(9, 4, 1, pseudo)].concat(),
@@ -355,7 +355,7 @@ async fn a_pseudo_field_in_trailers_resets_its_stream_and_no_other() {
                 assert_eq!((head.stream, head.payload[0]), (3, 0x88), "{trailers:?}");
             }
         }
-        // Without one they pass, after a change of the table's size too.
+        // Trailers without pseudo-fields pass, also after a table size update.
         for trailers in [&field[..], b"\x20\0\x01t\x01v"] {
             let (mut pipe, _served) = serve(Limits::default());
             let bytes = [
@@ -371,7 +371,7 @@ async fn a_pseudo_field_in_trailers_resets_its_stream_and_no_other() {
     .await;
 }
 
-/// The bytes that hyper reads of a client whose bytes arrive in these parts.
+/// The bytes that hyper reads if the client's bytes arrive in these parts.
 async fn read_by_hyper(parts: impl IntoIterator<Item = &[u8]>) -> Vec<u8> {
     let (mut pipe, server) = tokio::io::duplex(1 << 10);
     let socket = Rc::new(RefCell::new(server.into()));
@@ -380,7 +380,7 @@ async fn read_by_hyper(parts: impl IntoIterator<Item = &[u8]>) -> Vec<u8> {
     let mut read = Vec::new();
     let sending = async move {
         for part in parts {
-            // A pipe may be closed by its reader, which then has not read everything.
+            // The reader may close the pipe before it has read everything.
             let _ = pipe.write_all(part).await;
             tokio::task::yield_now().await;
         }
@@ -405,7 +405,7 @@ async fn hyper_reads_on_when_all_bytes_of_one_read_were_kept() {
     let expected = read_by_hyper([&bytes[..]]).await;
     assert!(expected.len() > bytes.len());
     assert_eq!(read_by_hyper(bytes.chunks(1)).await, expected);
-    // One read with a few bytes that begin anywhere, also with a frame.
+    // Reads with a few bytes, starting at any offset, also at a frame.
     for begin in 0..bytes.len() {
         for length in 1..=FRAME_HEAD.min(bytes.len() - begin) {
             let (before, after) = bytes.split_at(begin);
@@ -421,7 +421,7 @@ async fn a_head_of_trailers_beyond_the_size_limit_ends_the_connection_at_once() 
     locally(async {
         let (mut pipe, _served) = serve(Limits::default());
         let request = frame(1, 4, 1, &fields("POST", "/echo"));
-        // PADDED, and all that 24 bits can name: its content never arrives.
+        // PADDED, with the largest length in 24 bits: the payload never arrives.
         let trailers = [0xff, 0xff, 0xff, 1, 8, 0, 0, 0, 1];
         let bytes = [opening(), request, trailers.to_vec()].concat();
         let began = Instant::now();
@@ -438,7 +438,7 @@ async fn an_answer_that_breaks_is_never_ended_cleanly() {
     locally(async {
         let (pipe, served) = serve(Limits::default());
         let (mut sender, _connection) = client(pipe).await;
-        // The reset may overtake the head of the answer.
+        // The RST_STREAM may arrive before the response head.
         if let Ok(response) = sender.send_request(get("broken")).await {
             response.into_body().collect().await.unwrap_err();
         }
@@ -502,7 +502,7 @@ async fn a_connection_without_streams_ends_after_the_idle_time_and_says_so() {
         let (mut sender, connection) = client(pipe).await;
         assert_eq!(content(&mut sender, "hello").await.1.unwrap(), "hello");
         let since = Instant::now();
-        // A GOAWAY ends it for the client, and no error does.
+        // The client sees a GOAWAY and no error.
         connection.await.unwrap().unwrap();
         assert_eq!(served.ending.await.unwrap(), Ending::Idle);
         assert!(since.elapsed() >= idle && since.elapsed() < idle + 2 * LINGER_TIME);
@@ -527,7 +527,7 @@ async fn a_connection_may_be_given_up_only_without_streams_and_unwritten_bytes()
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(gives_up());
         assert!(!gives_up(), "once");
-        // A request that arrives in time ends the rest.
+        // A request that arrives in time ends the idle time.
         assert_eq!(content(&mut sender, "hello").await.1.unwrap(), "hello");
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(gives_up());
@@ -565,7 +565,7 @@ async fn a_get_is_answered_when_its_stream_has_ended() {
         pipe.write_all(&frame(0, 0, 1, b"for nobody"))
             .await
             .unwrap();
-        // A second head that does not end the stream is no trailer section.
+        // A second head without END_STREAM is not a trailer section.
         pipe.write_all(&frame(1, 4, 1, &fields("GET", "/hello")))
             .await
             .unwrap();
@@ -620,7 +620,7 @@ async fn a_preface_or_a_head_that_is_never_complete_has_its_time() {
     .await;
 }
 
-/// The end of a connection whose client sends `frames` again and again.
+/// The reason for closing a connection if the client sends `frames` repeatedly.
 async fn flooded(frames: impl Fn(u32) -> Vec<u8>) -> Ending {
     let (pipe, served) = serve(Limits::default());
     let (mut read, mut write) = tokio::io::split(pipe);
@@ -668,7 +668,7 @@ async fn floods_of_frames_that_ask_for_nothing_end_the_connection() {
                 "{what}: {ending:?}"
             );
         }
-        // hyper gives up first, before a table of fields has grown.
+        // hyper closes the connection before a field table has grown.
         let continued = flooded(|round| match round {
             0 => frame(1, 1, 1, &fields("GET", "/hello")),
             _ => frame(9, 0, 1, &[0x40, 1, b'a', 1, b'b']),
@@ -690,7 +690,7 @@ async fn a_head_beyond_the_limits_is_refused() {
                 let value = HeaderValue::try_from("y".repeat(length)).unwrap();
                 request.headers_mut().insert(name, value);
             }
-            // A head larger than our announced limit is not even sent.
+            // A head larger than our announced limit is not sent at all.
             match sender.send_request(request).await {
                 Ok(response) => {
                     assert_eq!(
@@ -730,7 +730,7 @@ fn opening() -> Vec<u8> {
     [&PREFACE[..], &frame(4, 0, 0, &[])].concat()
 }
 
-/// So that h2 holds the first piece of a response, and its stream waits with the rest.
+/// h2 then holds the first piece of a response, and the stream waits with the rest.
 fn opening_with_a_window_of_one() -> Vec<u8> {
     let window = [0, 4, 0, 0, 0, 1];
     [&PREFACE[..], &frame(4, 0, 0, &window)].concat()
@@ -745,7 +745,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A request's fields in HPACK, none of them indexed.
+/// A request's fields in HPACK, without indexing.
 fn fields(method: &str, path: &str) -> Vec<u8> {
     let mut block = vec![0x86]; // :scheme http
     for (name, value) in [(2, method), (4, path), (1, "a.test")] {
@@ -774,7 +774,7 @@ async fn next(pipe: &mut DuplexStream) -> Option<Raw> {
     })
 }
 
-/// The next frame of a kind.
+/// The next frame with this type.
 async fn next_of(pipe: &mut DuplexStream, kind: u8) -> Option<Raw> {
     loop {
         let raw = next(pipe).await?;
@@ -784,7 +784,7 @@ async fn next_of(pipe: &mut DuplexStream, kind: u8) -> Option<Raw> {
     }
 }
 
-/// The status that the first answer begins with.
+/// The status in the first response.
 async fn first_status(pipe: &mut DuplexStream) -> Option<StatusCode> {
     let head = next_of(pipe, 1).await?;
     // Static entries of HPACK (RFC 7541, appendix A).
@@ -797,13 +797,13 @@ async fn first_status(pipe: &mut DuplexStream) -> Option<StatusCode> {
     StatusCode::from_u16(status).ok()
 }
 
-/// So many requests at once.
+/// Number of concurrent requests.
 fn gets(count: u32, path: &str) -> Vec<u8> {
     let get = |stream| frame(1, 5, 2 * stream + 1, &fields("GET", path));
     (0..count).flat_map(get).collect()
 }
 
-/// An allowance of `bytes` out of a budget that has far more.
+/// An allowance with `bytes` in a much larger budget.
 fn allowance(bytes: u64) -> (Cache, Allowance) {
     let config = Config {
         memory_bytes: 16 << 20,
@@ -817,7 +817,7 @@ fn allowance(bytes: u64) -> (Cache, Allowance) {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_cannot_be_paid_for_is_refused_without_an_answer() {
     locally(async {
-        // And 32 entries of the tables, of which 8 are free.
+        // Plus 32 table entries, of which 8 are free.
         let tables = 24 * ENTRY_BYTES;
         let (cache, allowance) = allowance(3 * STREAM_BYTES + PIECE_BYTES + tables);
         let before = cache.stats().memory_used_bytes;
@@ -922,7 +922,7 @@ async fn a_refused_stream_is_reset_before_any_task_runs() {
             service,
             stopping
         ));
-        // Polled once as a task; tasks that it spawns do not run.
+        // Polled once as a task; tasks spawned by it do not run.
         let mut cx = Context::from_waker(Waker::noop());
         assert!(serving.as_mut().poll(&mut cx).is_pending());
         let mut bytes = vec![0; 4 << 10];
@@ -995,7 +995,7 @@ async fn a_piece_stays_in_the_share_until_h2_has_sent_it() {
         let (_cache, allowance) = allowance(all);
         let share = allowance.share().clone();
         let (mut pipe, served) = serve_within(Limits::default(), Some(allowance));
-        // A window of one byte: hyper hands the whole response to h2, which sends one byte of it.
+        // With a window of one byte, hyper passes the whole response to h2, which sends one byte.
         pipe.write_all(&opening_with_a_window_of_one())
             .await
             .unwrap();
@@ -1026,7 +1026,7 @@ async fn a_link_goes_on_while_the_share_of_its_child_is_full() {
         pipe.write_all(&upload).await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
         let full: Vec<_> = std::iter::from_fn(|| allowance.reserve(4 << 10)).collect();
-        // Content, and more streams than there is free room for in the tables.
+        // Content, and more streams than the tables have free room for.
         for _ in 0..3 {
             let content = frame(0, 0, 1, &[b'x'; 16 << 10]);
             pipe.write_all(&content).await.unwrap();
@@ -1069,7 +1069,7 @@ async fn the_users_of_a_link_may_cancel_all_their_requests_at_once() {
 async fn all_requests_that_arrive_together_on_a_link_are_answered() {
     locally(async {
         let (mut pipe, _served) = serve_link(None);
-        // Hyper gets their heads a few at a time.
+        // hyper gets the heads in small groups.
         let sent = [opening(), gets(300, "/hello")].concat();
         pipe.write_all(&sent).await.unwrap();
         for _ in 0..300 {

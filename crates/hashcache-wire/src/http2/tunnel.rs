@@ -1,8 +1,8 @@
-//! A tunnel inside an HTTP/2 connection (RFC 9113, section 8.5): CONNECT of a child on its link.
+//! A tunnel inside an HTTP/2 connection (RFC 9113, section 8.5): a child's CONNECT on a link.
 //!
-//! Begun by `http2` when the service has answered 200; the tunnel gets it as a `Socket`.
+//! `http2` starts it when the service has answered 200; the tunnel gets it as a `Socket`.
 //!
-//! Invariants: a child has at most [`TUNNELS`] of them, over all of its connections. The connection
+//! Invariants: a child has at most [`TUNNELS`] tunnels, over all its connections. The connection
 //! counts the stream as open until the tunnel is dropped, and received bytes as unread until the
 //! tunnel has read them.
 //!
@@ -25,17 +25,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::flow::{ContentReader, OpenStream};
 
-/// How the bytes of a tunnel are counted.
+/// How the bytes in a tunnel are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TunnelContent {
-    /// They pass unchanged.
+    /// The bytes pass unchanged.
     Opaque,
-    /// `connect/chunked` of the proxy codes and counts them.
+    /// `connect/chunked` in the proxy encodes and counts the bytes.
     Chunks,
 }
 
 impl TunnelContent {
-    /// That of a tunnel whose response has these fields.
+    /// The kind of tunnel for a response with these fields.
     pub(super) fn of(fields: &HeaderMap) -> Self {
         if fields.contains_key(HASHCACHE_LINK) {
             Self::Chunks
@@ -45,7 +45,7 @@ impl TunnelContent {
     }
 }
 
-/// The bytes of one stream.
+/// The bytes of a single stream.
 pub(super) struct StreamTunnel {
     pub(super) io: Pieces<TokioIo<Upgraded>>,
     pub(super) reader: ContentReader,

@@ -1,4 +1,4 @@
-//! Deadlines, and how connections end.
+//! Deadlines, and how connections close.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn tcp_pair() -> (TcpStream, TcpStream) {
     (client, listener.accept().await.unwrap().0)
 }
 
-/// Seconds until the server closes on a client that sends `parts`, a second apart.
+/// Seconds until the server closes the connection if a client sends `parts`, a second apart.
 async fn seconds_until_closed(parts: &[&[u8]]) -> (Ending, u64, String) {
     let before = Instant::now();
     let (ending, output) = talk(Limits::default(), echo, |mut client| async move {
@@ -43,14 +43,14 @@ async fn a_head_must_be_complete_in_time_and_is_not_answered_otherwise() {
         (ending, seconds, output.as_str()),
         (Ending::SlowHead, 10, "")
     );
-    // However slowly it trickles in.
+    // At any speed of arrival.
     let (ending, seconds, _) = seconds_until_closed(&[b"G".as_slice(); 30]).await;
     assert_eq!(
         (ending, seconds),
         (Ending::SlowHead, 11),
         "noticed at the next byte"
     );
-    // The second head of a connection as well.
+    // Also for the second head on a connection.
     let (ending, seconds, output) = seconds_until_closed(&[GET, b"", b"GET", b" "]).await;
     assert_eq!((ending, seconds), (Ending::SlowHead, 12));
     assert_eq!(statuses(&output), [200]);
@@ -100,8 +100,8 @@ async fn a_client_must_go_on_reading() {
     );
 }
 
-/// It may only have closed its side, so it is not known to have left before nothing is sent to it
-/// for a long time.
+/// The client may have closed only its side, so it counts as disconnected only after nothing was
+/// sent to it for a long time.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_ends_its_request() {
     let (told, mut sent) = mpsc::unbounded_channel();
@@ -157,7 +157,7 @@ async fn told_to_stop_a_new_connection_takes_the_request_that_is_on_its_way() {
             stop.send(true).unwrap();
             let stopped = Instant::now();
             tokio::time::sleep(Duration::from_millis(pause_ms)).await;
-            // Two: the second one is not answered.
+            // Two requests: the second is not answered.
             let _ = client.write_all(&[GET, GET].concat()).await;
             let output = rest_of(&mut client).await;
             (output, stopped.elapsed())
@@ -197,7 +197,7 @@ async fn an_answer_is_readable_although_the_client_goes_on_sending() {
 
 #[tokio::test(start_paused = true)]
 async fn lingering_is_bounded() {
-    // In time: this client never stops reading nor closes.
+    // Bounded in time: this client never stops reading and never closes.
     let before = Instant::now();
     let (ending, mut client) = talk(Limits::default(), echo, |mut client| async move {
         client
@@ -209,7 +209,7 @@ async fn lingering_is_bounded() {
     .await;
     assert_eq!((ending, before.elapsed().as_secs()), (Ending::Closed, 1));
     assert_eq!(statuses(&rest_of(&mut client).await), [200]);
-    // In bytes: this one never stops sending.
+    // Bounded in bytes: this client never stops sending.
     let before = Instant::now();
     talk(Limits::default(), echo, |mut client| async move {
         while client.write_all(b"\0nonsense").await.is_ok() {}
@@ -218,8 +218,8 @@ async fn lingering_is_bounded() {
     assert_eq!(before.elapsed(), Duration::ZERO);
 }
 
-/// The result at an HTTP/1.0 client of a response that sends `part` and ends so after that was
-/// read.
+/// The result for an HTTP/1.0 client of a response that sends `part` and stops in this way after
+/// `part` was read.
 async fn http_1_0_answer(end: End) -> (Ending, io::Result<String>) {
     let (mut client, socket) = tcp_pair().await;
     let (_stop, stopping) = watch::channel(false);
@@ -281,7 +281,7 @@ async fn an_answer_that_ends_with_the_connection_is_whole_or_reset() {
     let (ending, output) = http_1_0_answer(End::Whole).await;
     assert_eq!(ending, Ending::Closed);
     assert!(output.unwrap().ends_with("\r\n\r\npart"));
-    // With a length the client sees the break, and the received part is worth keeping.
+    // With a length the client detects the truncation, and the received part is worth keeping.
     let (ending, output) = http_1_0_answer(End::Short).await;
     assert_eq!(ending, Ending::Broken);
     let output = output.unwrap();
@@ -311,7 +311,7 @@ async fn a_chunked_answer_that_fails_has_no_last_chunk() {
     assert!(!output.contains("0\r\n\r\n"), "{output}");
 }
 
-/// As an upload does, which is a task of its own.
+/// As an upload, which is a separate task.
 #[tokio::test(start_paused = true)]
 async fn content_that_another_task_reads_has_its_deadline_and_the_client_may_leave_behind_it() {
     let service = |request: Request<ClientBody>, cell: Rc<Cell>| async move {

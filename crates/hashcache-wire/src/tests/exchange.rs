@@ -1,4 +1,4 @@
-//! Messages in order, bodies followed, interim responses, upgrades.
+//! Messages in order, request bodies, interim responses, upgrades.
 
 use std::time::Duration;
 
@@ -60,7 +60,7 @@ async fn where_the_bytes_are_cut_changes_nothing() {
             for cut in cuts.into_iter().chain([input.len()]) {
                 client.write_all(&input[at..cut]).await.unwrap();
                 at = cut;
-                // Lets the server see each part alone.
+                // Lets the server read each part separately.
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             rest_of(&mut client).await
@@ -193,7 +193,7 @@ async fn the_version_of_the_origin_is_not_passed_on() {
     )
     .await;
     assert!(output.starts_with("HTTP/1.1 200"), "{output}");
-    // The last chunk tells that the content is complete; a closed connection would not.
+    // The last chunk shows that the content is complete; a closed connection would not.
     assert!(output.ends_with("\r\n3\r\nall\r\n0\r\n\r\n"), "{output}");
 }
 
@@ -316,7 +316,7 @@ async fn a_request_that_waited_for_a_slow_answer_gets_its_turn() {
     let input = GET.repeat(2) + "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let (mut near, far) = tokio::io::duplex(64 << 10);
     let (_stop, stopping) = watch::channel(false);
-    // In a task of its own: progress of another task must not wake the connection.
+    // In a separate task: progress of another task must not wake the connection.
     let client = tokio::spawn(async move {
         near.write_all(input.as_bytes()).await.unwrap();
         rest_of(&mut near).await
@@ -356,7 +356,7 @@ async fn bytes_are_counted_per_exchange() {
 
 #[tokio::test(start_paused = true)]
 async fn chunks_are_whole_wherever_the_client_stops_reading() {
-    // What the client takes at once ends at each byte of the response.
+    // The room in the pipe ends at each byte of the response in turn.
     for room in 1..200 {
         let (near, far) = tokio::io::duplex(room);
         let (_stop, stopping) = watch::channel(false);
@@ -404,7 +404,7 @@ async fn content_that_is_kept_from_an_earlier_request_is_not_that_of_the_next() 
             cell.next_head();
             let mut content = request.into_body();
             if kept.borrow().is_none() {
-                // Its last chunk has arrived with the first, and was not asked for.
+                // The last chunk has arrived with the first, and was not polled.
                 content.frame().await.unwrap().unwrap();
                 *kept.borrow_mut() = Some(content);
                 return whole("early");
@@ -433,7 +433,7 @@ async fn content_that_is_kept_from_an_earlier_request_is_not_that_of_the_next() 
 async fn an_interim_response_goes_out_at_once() {
     let service = |_, cell: Rc<Cell>| async move {
         cell.next_head();
-        // From a task of its own, as a fetch does.
+        // From a separate task, as a fetch does.
         tokio::task::spawn_local(async move {
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert!(cell.send_interim(StatusCode::EARLY_HINTS, &HeaderMap::new()));

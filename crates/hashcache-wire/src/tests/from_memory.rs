@@ -1,4 +1,4 @@
-//! Responses from memory beside those of hyper, on one connection.
+//! Responses from memory mixed with responses from the service, on the same connection.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -12,12 +12,11 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::*;
 use crate::cell::OnSent;
 
-/// Answers targets that begin with `/m` with their length in bytes of content, and notes the end of
-/// each response.
+/// Answers each target `/mN` with N bytes of content, and records the end of each response.
 #[derive(Default)]
 struct Memory {
     ends: Rc<RefCell<Vec<ExchangeEnd>>>,
-    /// Charged for all content, if there is one.
+    /// The charge for all content, if any.
     share: Option<Share>,
 }
 
@@ -52,8 +51,8 @@ fn get(target: &str) -> Vec<u8> {
     format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes()
 }
 
-/// Runs `client` against a connection; `stop` ends it. Returns how it ended, and the ends of the
-/// responses from memory.
+/// Runs `client` against a connection until `stop`. Returns the reason for closing it, and the
+/// recorded ends of the responses from memory.
 async fn talk_with_memory<CF: Future>(
     stopping: watch::Receiver<bool>,
     client: impl FnOnce(DuplexStream) -> CF,
@@ -65,7 +64,7 @@ async fn talk_with_memory<CF: Future>(
     (ending, output, ends)
 }
 
-/// Serves `socket`; the list gets the ends of the responses from memory.
+/// Serves `socket`; the list gets the recorded ends of the responses from memory.
 fn serve_with_memory(
     socket: impl Into<Socket>,
     stopping: watch::Receiver<bool>,
@@ -155,7 +154,7 @@ async fn a_client_is_charged_until_it_has_read_the_response() {
         write.write_all(&get("/m300000")).await.unwrap();
         let mut first = [0; 1000];
         read.read_exact(&mut first).await.unwrap();
-        // It does not read for a while.
+        // The client does not read for a while.
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(share.take(700_001).is_none());
         assert!(share.take(700_000).is_some());
@@ -307,7 +306,7 @@ async fn a_tls_client_that_stops_reading_the_end_of_a_response_is_not_kept() {
         .with_root_certificates(roots)
         .with_no_client_auth();
     for target in ["/m50000".to_owned(), format!("/h{}", "x".repeat(6000))] {
-        // Less than the response, which TLS takes at once, and more than the session tickets.
+        // Less than the response, which TLS accepts at once, and more than the session tickets.
         let (near, far) = tokio::io::duplex(2 << 10);
         let accepting = TlsAcceptor::from(Arc::new(server.clone())).accept(Socket::from(far));
         let connector = TlsConnector::from(Arc::new(client.clone()));

@@ -1,4 +1,4 @@
-//! A connection reserves memory before it holds it, and returns it.
+//! A connection reserves memory before it uses it, and releases it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn cache() -> Cache {
     Cache::open(config).unwrap()
 }
 
-/// Takes all but less than `left` bytes.
+/// Reserves all except less than `left` bytes.
 fn spend(cache: &Cache, left: u64) -> Vec<Reservation> {
     let mut held = Vec::new();
     for bytes in [256 << 10, left] {
@@ -31,7 +31,7 @@ fn used(cache: &Cache) -> u64 {
     cache.stats().memory_used_bytes
 }
 
-/// Runs `client` against a connection that takes its memory from `cache`.
+/// Runs `client` against a connection that reserves memory from `cache`.
 async fn talk_within<CF: Future>(
     cache: &Cache,
     client: impl FnOnce(DuplexStream) -> CF,
@@ -86,7 +86,7 @@ async fn a_large_head_that_is_not_complete_is_on_the_books() {
             .write_all(&request(50_000).as_bytes()[..40_000])
             .await
             .unwrap();
-        // Until the other side has read all it will read for now.
+        // Until the other side has read everything that it reads for now.
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         used(&cache) - before
     });

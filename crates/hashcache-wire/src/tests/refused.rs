@@ -1,8 +1,8 @@
-//! Every way to write a request with no meaning or two, and the status each is answered with.
+//! Requests with no meaning or with two meanings, and the status of each response.
 
 use super::*;
 
-/// `H` stands for a good Host line, `|` for CRLF.
+/// `H` represents a valid Host line, `|` CRLF.
 const REFUSED: &[(&str, u16)] = &[
     // Line ends and control characters.
     ("GET / HTTP/1.1\nHost: a\n\n", 400),
@@ -190,7 +190,7 @@ const REFUSED: &[(&str, u16)] = &[
 fn written_out(short: &str) -> String {
     let (line, fields) = short.split_once('|').unwrap_or((short, ""));
     let fields = match fields.strip_prefix('H') {
-        // `Host` and `HOST` are spelled out.
+        // `Host` and `HOST` are written out.
         Some(rest) if !rest.starts_with("ost") => format!("Host: example.org|{rest}"),
         _ => fields.replace("|H|", "|Host: example.org||"),
     };
@@ -206,7 +206,7 @@ fn written_out(short: &str) -> String {
 async fn a_request_without_one_meaning_is_refused_with_our_page_and_the_last() {
     assert!(REFUSED.len() >= 60);
     for (short, status) in REFUSED {
-        // The second request must never be read as one, whatever the first one means.
+        // The second request must never be read as a request, for any meaning of the first.
         let input = written_out(short) + "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
         let output = answer_to(input.as_bytes()).await;
         assert_eq!(
@@ -293,7 +293,7 @@ async fn a_target_of_any_bytes_reaches_the_service_as_it_is() {
     assert!(output.ends_with(told), "{output}");
 }
 
-/// The fields that hyper, and so the origin, gets of a request that says something twice.
+/// The fields that hyper, and so the origin, gets from a request with a repeated field.
 #[tokio::test(start_paused = true)]
 async fn what_is_said_twice_in_one_way_is_passed_on_once() {
     for (input, expected) in [
@@ -329,7 +329,7 @@ async fn what_is_said_twice_in_one_way_is_passed_on_once() {
             let fields = fields.collect::<Vec<_>>().join(" ");
             if info.form == RequestForm::Authority {
                 assert_eq!(info.content, ContentFraming::None);
-                // No tunnel, so that the connection goes on as if this were a GET.
+                // Not a tunnel, so the connection continues as after a GET.
                 let mut response = whole(format!("{fields} []"));
                 *response.status_mut() = StatusCode::FORBIDDEN;
                 return response;
@@ -337,7 +337,7 @@ async fn what_is_said_twice_in_one_way_is_passed_on_once() {
             let content = request.into_body().collect().await.unwrap().to_bytes();
             whole(format!("{fields} [{}]", content.escape_ascii()))
         };
-        // The next request shows where this one has ended.
+        // The next request shows where this request stops.
         let input = format!("{input}GET /next HTTP/1.1\r\nHost: next\r\nConnection: close\r\n\r\n");
         let (_, output) = talk(Limits::default(), told, |mut client| async move {
             client.write_all(input.as_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Any bytes: no panic, and never more requests than an independent reading of them finds.
+//! Random bytes: no panic, and never more requests than an independent parser finds.
 
 use std::cell::Cell as Count;
 
@@ -9,7 +9,8 @@ use super::*;
 use crate::cuts::check_reading;
 use crate::head::{HeadLimits, Scan, Scanned, check};
 
-/// Requests in `data`, read by splitting text, as strictly as can be, without code of the crate.
+/// Requests in `data`, found by splitting text as strictly as possible, without code from the
+/// crate.
 fn reference_heads(data: &[u8]) -> usize {
     let mut data = data;
     let mut heads = 0;
@@ -105,7 +106,7 @@ fn after_chunks(mut data: &[u8]) -> Option<&[u8]> {
     Some(&data[2..])
 }
 
-/// Pieces of requests, good and bad, that fall together into whole ones often enough.
+/// Pieces of requests, good and bad, that often enough combine into whole requests.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         8 => Just(&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..]),
@@ -142,7 +143,7 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
         })
 }
 
-/// Requests the service is called for that were accepted.
+/// Number of accepted requests that the service was called for.
 fn requests_served(data: &[u8], step: usize) -> usize {
     let count = Rc::new(Count::new(0));
     let counted = count.clone();
@@ -153,7 +154,7 @@ fn requests_served(data: &[u8], step: usize) -> usize {
         }
         async move {
             match head {
-                // Half read the body, half let it be.
+                // Half of the calls read the body, half ignore it.
                 RequestHead::Accepted(_) if request.method() == "POST" => {
                     let _ = request.into_body().collect().await;
                 }
@@ -204,8 +205,8 @@ proptest! {
         check_reading(&data);
     }
 
-    /// hyper parses with httparse: a head that is accepted here must be complete there, with as
-    /// many fields, or the service would not be called for it.
+    /// hyper parses with httparse: a head that is accepted here must be complete there, with the
+    /// same number of fields, because otherwise the service would not be called for it.
     #[test]
     fn what_is_accepted_httparse_reads_alike(data in pieces()) {
         let limits = HeadLimits { bytes: 4096, fields: 32, target: 1024 };

@@ -1,4 +1,4 @@
-//! Bans as they are judged, widened and outlived.
+//! Checking, merging and forgetting bans.
 
 use super::*;
 use crate::format::Fields;
@@ -125,7 +125,7 @@ fn a_wider_ban_takes_the_place_of_those_it_says_too() {
     }
     add(&bans, &Ban::label(label(1)), 40);
     assert_eq!(bans.count(), 21);
-    // Softly is less than what they say.
+    // A soft ban removes less than these bans, so they stay.
     add(&bans, &Ban::prefix(b"host/").softly(), 50);
     assert_eq!(bans.count(), 22);
     add(&bans, &Ban::prefix(b"host/"), 51);
@@ -200,10 +200,10 @@ fn a_ban_is_outlived_when_all_that_was_under_way_is_on_disk_and_overwritten() {
     let bans = bans(100);
     add(&bans, &Ban::prefix(b"a"), 10);
     let at = |stamp| (stamp, Duration::from_secs(stamp));
-    // A put of version 9 is under way.
+    // A put with version 9 is in progress.
     bans.settle(Version(9), 5, 5, at(20));
     assert!(!bans.any_outlived(u64::MAX));
-    // It is in the queue and not written.
+    // The record is in the queue and not written.
     bans.settle(Version(12), 6, 5, at(21));
     bans.settle(Version(12), 6, 5, at(22));
     assert!(!bans.any_outlived(u64::MAX));

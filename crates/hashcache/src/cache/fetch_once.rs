@@ -1,4 +1,4 @@
-//! One fetch for many callers: the first caller that misses fetches, later callers share its
+//! One fetch for many callers: the first caller that misses fetches, later callers share the
 //! answer.
 //!
 //! ```text
@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Invariants: a name has at most one leader, with one exception. After a put or remove of the
-//! name, or a ban that may match it, later callers do not join a fetch that began before: a removed
-//! object must not answer a later request. A leader that is dropped, or panics, leaves no caller
-//! waiting. The callers that wait share an error; it is not kept for others.
+//! name, or a ban that may match it, later callers do not join a fetch that started before: a
+//! removed object must not answer a later request. A leader that is dropped, or panics, leaves no
+//! caller waiting. The callers that wait share an error; the error is not kept for later callers.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -31,25 +31,25 @@ use crate::object::Version;
 use crate::shard::PutToken;
 use crate::stripe::Stripe;
 
-/// An object as a fetch brings it.
+/// An object as a fetch returns it.
 #[derive(Clone, Debug)]
 pub struct Fetched {
-    /// What is put beside the content.
+    /// Metadata and other fields to put with the content.
     pub put: Put,
-    /// The content, whole. What is too large for memory is put by a [`super::Writer`] instead.
+    /// The whole content. Use a [`super::Writer`] for content that is too large for memory.
     pub content: Bytes,
 }
 
 /// The answer of [`Cache::get_or_fetch`].
 #[derive(Clone)]
 pub enum Answer {
-    /// It was stored.
+    /// The object was stored.
     Stored(Hit),
-    /// It was fetched, by this caller or by another.
+    /// The object was fetched, by this caller or by another.
     Fetched {
-        /// What was fetched.
+        /// The fetched object.
         object: Arc<Fetched>,
-        /// Whether it is stored now, and if not, why.
+        /// The version if the object is stored now, otherwise the reason why not.
         stored: Result<Version, PutError>,
     },
 }
@@ -63,10 +63,10 @@ impl Answer {
         }
     }
 
-    /// The content. Blocks when it is on disk; to wait otherwise, use [`Hit::reader`].
+    /// The content. Blocks if the content is on disk; to wait otherwise, use [`Hit::reader`].
     ///
     /// # Errors
-    /// When stored content has gone meanwhile; what was fetched never has.
+    /// If stored content has been lost meanwhile. Fetched content is in memory, so it never is.
     pub fn read_to_vec(&self) -> Result<Vec<u8>, ReadError> {
         match self {
             Self::Stored(hit) => hit.reader(0..u64::MAX).read_to_vec(),
@@ -81,15 +81,16 @@ impl Answer {
 pub struct FetchError(#[source] pub Arc<dyn Error + Send + Sync>);
 
 impl Cache {
-    /// Looks for an object, and has it fetched and put if it is not stored whole. Among all callers
-    /// one looks up and fetches at a time, the others wait for it: `fetch` may not be called.
+    /// Looks up an object; fetches and puts it if it is not stored whole. Only one of the callers
+    /// for a name, the leader, looks up and fetches; the others wait for it, so `fetch` may not be
+    /// called.
     ///
-    /// A put that is refused fails nothing, [`Answer::Fetched`] tells. A caller that leads and is
-    /// neither polled on nor dropped holds the others up; a fetch that asks for its own name waits
-    /// for itself.
+    /// If the put is refused, the call still succeeds: [`Answer::Fetched`] contains the reason. A
+    /// leader that is neither polled nor dropped blocks the other callers. A fetch that requests
+    /// its own name waits for itself.
     ///
-    /// Costs no lock of its own when the object is hot, two of one that all names share otherwise.
-    /// Of a large object each span is looked for in the index.
+    /// Takes no extra lock if the object is hot, otherwise twice a lock that all names share. For a
+    /// large object each span is looked up in the index.
     pub fn get_or_fetch<F, T, E>(&self, name: &[u8], fetch: F) -> GetOrFetch<F, T>
     where
         F: FnOnce() -> T,
@@ -108,16 +109,16 @@ impl Cache {
 
 type SharedAnswer = Option<Result<Answer, FetchError>>;
 
-/// The leader's work, as others see it.
+/// The leader's work in progress, as other callers see it.
 struct SharedFetch {
-    /// Tells whether the name was put or removed since.
+    /// Marked as superseded if the name was put or removed since the fetch started.
     token: Arc<PutToken>,
-    /// The name's when it began.
+    /// The stripe of the name when the fetch started.
     stripe: Arc<Stripe>,
     outcome: Outcome<SharedAnswer>,
 }
 
-/// What is being fetched now: one entry a leader.
+/// The fetches in progress: one entry a leader.
 #[derive(Default)]
 pub(super) struct SharedFetches(Mutex<HashMap<Bytes, Arc<SharedFetch>>>);
 
@@ -137,14 +138,15 @@ struct Lead {
 }
 
 impl Lead {
-    /// Joins the leader of `name`, or becomes it.
+    /// Joins the leader of `name`, or becomes the leader.
     fn take(cache: &Cache, key: KeyHash, name: &Bytes) -> Result<Self, Outcome<SharedAnswer>> {
         let mut shared_fetches = cache.inner.shared_fetches.lock();
         let stripe = cache.stripe(key);
         if let Some(fetch_entry) = shared_fetches.get(name)
             && !fetch_entry.token.superseded.load(Ordering::Acquire)
             && !fetch_entry.stripe.bans.may_bar(name, fetch_entry.token.version)
-            // Of what came since the others went on without its device, it would not know.
+            // Once the other devices have taken over from a failed device, a leader on the failed
+            // device does not learn of later puts and removes.
             && Arc::ptr_eq(&fetch_entry.stripe, stripe)
         {
             return Err(fetch_entry.outcome.clone());
@@ -169,7 +171,8 @@ impl Lead {
 
     fn answer(mut self, answer: Result<Answer, FetchError>) -> Result<Answer, FetchError> {
         let promise = self.promise.take();
-        // First no caller can join any more, then all that have joined get the answer.
+        // Remove the entry first, so that no caller can join any more; then all joined callers get
+        // the answer.
         drop(self);
         if let Some(promise) = promise {
             promise.set(Some(answer.clone()));
@@ -200,7 +203,7 @@ enum FetchStage<T> {
     Answered,
 }
 
-/// An answer under way, see [`Cache::get_or_fetch`].
+/// A lookup or fetch in progress, see [`Cache::get_or_fetch`].
 #[must_use = "nothing is looked for before it is waited for"]
 pub struct GetOrFetch<F, T> {
     cache: Cache,
@@ -219,10 +222,10 @@ where
     T: Future<Output = Result<Fetched, E>>,
     E: Into<Box<dyn Error + Send + Sync>>,
 {
-    /// Blocks until the answer is there.
+    /// Blocks until the answer is available.
     ///
     /// # Errors
-    /// When the fetch failed, this caller's or the one it waited for.
+    /// If the fetch failed, either this caller's fetch or the leader's.
     pub fn wait(mut self) -> Result<Answer, FetchError> {
         read::wait(|context| Pin::new(&mut self).poll(context))
     }
@@ -236,7 +239,7 @@ where
         }
         Step::Go(match Lead::take(&self.cache, self.key, &self.name) {
             Err(outcome) => FetchStage::Waiting(outcome),
-            // Only now: what the last leader has put is found.
+            // Look up only as the leader, so that the object that the last leader has put is found.
             Ok(lead) => match self.cache.get(&self.name) {
                 Lookup::Pending(pending) => FetchStage::Looking(lead, pending),
                 Lookup::Hit(hit) => return self.found(lead, Some(hit)),
@@ -250,7 +253,8 @@ where
             return Step::Done(lead.answer(Ok(Answer::Stored(hit))));
         }
         let fetch = self.fetch.take().expect("a caller leads to the end, once");
-        // Before the fetch: what is put or removed from now on is newer than what it brings.
+        // Before the fetch: an object that is put or removed after this is newer than the fetched
+        // object.
         let intent = self.cache.intend(&self.name);
         Step::Go(FetchStage::Fetching(lead, intent, Box::pin(fetch())))
     }
@@ -296,7 +300,7 @@ where
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        // Taken out while it is worked on: a fetch that panics takes the lead down with it.
+        // Taken out during the step: if the fetch panics, the lead is dropped with it.
         let mut stage = std::mem::replace(&mut this.stage, FetchStage::Answered);
         loop {
             match this.step(stage, context) {
@@ -311,7 +315,7 @@ where
     }
 }
 
-/// Whether all content is there, as far as memory knows.
+/// Returns true if all content is stored, as far as memory knows.
 fn is_whole(hit: &Hit) -> bool {
     hit.is_complete() && hit.holes(0..u64::MAX).is_empty()
 }

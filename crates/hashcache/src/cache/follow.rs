@@ -1,11 +1,11 @@
 //! Followers: readers of a put that is still in progress.
 //!
-//! A follower reads one version, not whatever the name stands for. The bytes written last lie in
-//! memory (the *window*); older bytes are read like any span. So a slow follower takes no memory
-//! and does not slow the others down.
+//! A follower reads one version, whichever version the name refers to meanwhile. The latest bytes
+//! are in memory (the *window*); older bytes are read like any span. So a slow follower takes no
+//! memory and does not slow the others down.
 //!
-//! Invariant: a follower ends with exactly one of "complete" and [`ReadError::Aborted`]. The end of
-//! a put that was given up is never shown as the end of the content.
+//! Invariant: a follower finishes with exactly one of "complete" and [`ReadError::Aborted`]. The
+//! point where a put was given up never looks like the end of the content.
 //!
 //! ```text
 //! Open ──commit──▶ Complete     Open ──drop, keep──▶ Aborted
@@ -24,7 +24,7 @@ use crate::error::ReadError;
 use crate::memory::{Marked, Reservation, Reservations, marked, wake};
 use crate::object::{Cut, PAGE, Version};
 
-/// How a write ended, if it did.
+/// State of a write: open, complete or aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Open,
@@ -40,26 +40,26 @@ struct Stretch {
 }
 
 struct StreamState {
-    /// The first page: its record is written last, so until then it is nowhere else.
+    /// The first page. Its record is written last, so until then the page is only here.
     head: Stretch,
-    /// What was written after it and not stored yet.
+    /// Content after the first page that is not stored yet.
     window: Stretch,
     length: u64,
     end: End,
     bypassed: bool,
-    /// Where each follower is; `None` for places whose follower has left.
+    /// Position of each follower; `None` if that follower has left.
     followers: SmallVec<[Option<u64>; 2]>,
     waiting_followers: Vec<Waker>,
     waiting_writer: Option<Waker>,
-    /// Memory of pieces that no pending record holds.
+    /// Memory for pieces that no pending record holds.
     held: Reservations,
     shared: SharedReservations,
 }
 
-/// Reservations that the stream shares with pending records; mostly those of one head.
+/// Reservations that the stream shares with pending records; mostly the reservations of a head.
 type SharedReservations = SmallVec<[Arc<Reservations>; 1]>;
 
-/// What writer and followers share.
+/// State that the writer and the followers share.
 pub struct Stream {
     cache: Cache,
     name: Bytes,
@@ -69,7 +69,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// What is written from `offset` on, where a span begins.
+    /// A stream of the content from `offset` on, where a span starts.
     pub(super) fn new(
         cache: &Cache,
         name: &Bytes,
@@ -102,13 +102,13 @@ impl Stream {
         })
     }
 
-    /// Pieces that go release memory, which wakes callers that wait for it: not under the lock.
+    /// Dropped pieces release memory, which wakes callers that wait for it: not under the lock.
     fn lock(&self) -> Marked<MutexGuard<'_, StreamState>> {
         marked(self.state.lock().expect("no holder of this lock panics"))
     }
 
-    /// A follower that reads from `offset` on; `None` when the write was given up, or when it is
-    /// not stored and the content at `offset` was already read and dropped.
+    /// A follower that reads from `offset` on; `None` if the write was given up, or if it is not
+    /// stored and the content at `offset` was already read and dropped.
     pub fn follow(self: &Arc<Self>, offset: u64) -> Option<Follower> {
         let state = self.lock();
         let gone = state.end == End::Aborted || state.bypassed && !state.reaches_back_to(offset);
@@ -132,17 +132,17 @@ impl Stream {
         Follower::new(self, place, offset)
     }
 
-    /// How far the content has been written.
+    /// Number of content bytes written so far.
     pub fn written(&self) -> u64 {
         self.lock().length
     }
 
-    /// The same for a write that continues: content that is lost is an error when it is read.
+    /// As [`Stream::follow`], for a write that continues: lost content is an error when it is read.
     pub(super) fn follow_anyway(self: &Arc<Self>, offset: u64) -> Follower {
         self.entered(self.lock(), offset)
     }
 
-    /// Followers there are now.
+    /// Number of current followers.
     pub fn followers(&self) -> usize {
         self.lock().followers.iter().flatten().count()
     }
@@ -159,7 +159,8 @@ impl Stream {
         let mut to_merge = state.stretch(part).to_merge();
         while let Some(bytes) = to_merge {
             drop(state);
-            // Without the lock: hot objects may have to make room. No other thread adds pieces.
+            // Without the lock, because hot objects may have to make room. No other thread adds
+            // pieces.
             let reservation = self.cache.budget().reserve(bytes);
             state = self.lock();
             to_merge = reservation.and_then(|it| state.stretch(part).merge(it));
@@ -179,14 +180,14 @@ impl Stream {
         }
     }
 
-    /// From now on what is written is here and nowhere else; `reservations` are for what of it
-    /// came before.
+    /// Stops storing: content written after this call is only in this stream. `reservations`
+    /// account for the content before it.
     pub(super) fn bypass(&self, reservations: Reservations) {
         self.lock().bypassed = true;
         self.hold(reservations);
     }
 
-    /// Keeps the reservations of pieces that only the window holds.
+    /// Keeps the reservations for pieces that only the window holds.
     pub(super) fn hold(&self, mut reservations: Reservations) {
         let mut state = self.lock();
         state.held.append(&mut reservations);
@@ -200,7 +201,7 @@ impl Stream {
         self.lock().head.pieces.iter().cloned().collect()
     }
 
-    /// What was written from `offset` on; the window still holds it.
+    /// Content from `offset` on, which the window still holds.
     pub(super) fn pieces(&self, offset: u64) -> Vec<Bytes> {
         self.lock().window.from(offset).collect()
     }
@@ -251,7 +252,7 @@ impl Stretch {
         }
     }
 
-    /// What there is from `offset` on.
+    /// Pieces from `offset` on.
     fn from(&self, offset: u64) -> impl Iterator<Item = Bytes> {
         let mut start = self.start;
         self.pieces.iter().filter_map(move |piece| {
@@ -262,7 +263,7 @@ impl Stretch {
     }
 }
 
-/// Which stretch of what is written.
+/// Selects a stretch of the written content.
 #[derive(Clone, Copy)]
 enum StretchKind {
     Head,
@@ -277,7 +278,7 @@ impl StreamState {
         }
     }
 
-    /// A follower more, which is at `offset`; where it is kept.
+    /// Adds a follower at `offset`; returns the index of its entry.
     fn enter(&mut self, offset: u64) -> usize {
         let place = self.followers.iter().position(Option::is_none);
         let place = place.unwrap_or_else(|| {
@@ -288,8 +289,8 @@ impl StreamState {
         place
     }
 
-    /// Of a bypassed write, drops what no follower needs any more. Returns memory to be let go of
-    /// without the lock.
+    /// For a bypassed write, drops the content that no follower needs any more. Returns memory to
+    /// be released without the lock.
     #[must_use]
     fn trim(&mut self) -> (Reservations, SharedReservations) {
         if !self.bypassed {
@@ -310,7 +311,7 @@ impl StreamState {
         (held, std::mem::take(&mut self.shared))
     }
 
-    /// Whether all that was written from `offset` on is in memory.
+    /// Returns true if all written content from `offset` on is in memory.
     fn reaches_back_to(&self, offset: u64) -> bool {
         let first_page = self.window.start <= PAGE as u64;
         offset >= self.window.start || first_page && offset >= self.head.start
@@ -331,14 +332,14 @@ impl StreamState {
     }
 }
 
-/// Pieces that are merged at once.
+/// Number of pieces that are merged at once.
 const MERGED: usize = 16;
 
-/// One piece is made of the last ones if they are many and small: an upstream that sends byte by
-/// byte must not cost a handle for each. Every byte is copied once a level, and there are four at
-/// most.
+/// Merges the last pieces if they are many and small: an upstream that sends byte by byte must not
+/// cost a handle for each byte. Every byte is copied once a level, and there are at most four
+/// levels.
 impl Stretch {
-    /// Where the pieces begin that are to be merged, and how many bytes they have.
+    /// Index of the first piece to merge, and the total bytes of the pieces to merge.
     fn small_ones(&self) -> Option<(usize, usize)> {
         let from = self.pieces.len().checked_sub(MERGED)?;
         let last = || self.pieces.range(from..).map(Bytes::len);
@@ -347,12 +348,13 @@ impl Stretch {
         are_small.then_some((from, total))
     }
 
-    /// How much memory merging takes, if it is time for it.
+    /// Memory that merging takes, if it is time to merge.
     fn to_merge(&self) -> Option<u64> {
         self.small_ones().map(|(_, total)| total as u64)
     }
 
-    /// Merges, if that is still what `reservation` was made for. Returns what merging again takes.
+    /// Merges, if `reservation` still matches the pieces. Returns the memory that the next merge
+    /// takes.
     fn merge(&mut self, reservation: Reservation) -> Option<u64> {
         let (from, total) = self.small_ones()?;
         if total as u64 != reservation.bytes() {
@@ -371,7 +373,7 @@ impl Stretch {
     }
 }
 
-/// Bytes of several pieces, with the memory set aside for them.
+/// Bytes of several pieces, with the memory reserved for them.
 struct Merged {
     bytes: Vec<u8>,
     _reservation: Reservation,
@@ -392,7 +394,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// `place` is where the stream keeps it.
+    /// `place` is the index of this follower's entry in the stream.
     fn new(stream: &Arc<Stream>, place: usize, offset: u64) -> Self {
         let spans = Spans::new(&stream.cache, &stream.name, stream.version, stream.cut);
         Self {
@@ -403,25 +405,27 @@ impl Follower {
         }
     }
 
-    /// The same as [`Reader::paid_by`](super::Reader::paid_by), for what it reads from disk.
+    /// As [`Reader::paid_by`](super::Reader::paid_by), for content that the follower reads from
+    /// disk.
     #[must_use]
     pub fn paid_by(mut self, payer: Payer) -> Self {
         self.spans.payer = Some(payer);
         self
     }
 
-    /// Where the next piece begins.
+    /// Offset of the next piece.
     pub fn offset(&self) -> u64 {
         self.at
     }
 
-    /// Whether the next piece is not written yet, so that this follower waits for the writer and
-    /// not for the disk or for memory.
+    /// Returns true if the next piece is not written yet, so that this follower waits for the
+    /// writer and not for the disk or for memory.
     pub fn waits_for_writer(&self) -> bool {
         self.at >= self.stream.written()
     }
 
-    /// Continues at `offset` without reading what lies before it. A smaller offset changes nothing.
+    /// Continues at `offset` without reading the content before it. A smaller offset changes
+    /// nothing.
     pub fn skip_to(&mut self, offset: u64) {
         if offset > self.at {
             self.at = offset;
@@ -429,18 +433,18 @@ impl Follower {
         }
     }
 
-    /// The next piece; `None` after the last one of a write that was committed.
+    /// The next piece; `None` after the last piece of a write that was committed.
     ///
     /// # Errors
-    /// [`ReadError::Aborted`] when the write was given up, [`ReadError::Missing`] when this
-    /// follower was too slow and the store has lost what it wanted next.
+    /// [`ReadError::Aborted`] if the write was given up, [`ReadError::Missing`] if this follower
+    /// was too slow and the store has lost the content that it wanted next.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, ReadError>>> {
         let piece = {
             let mut state = self.stream.lock();
-            // What is not in the store yet must not be asked for ahead: the answer would be no.
+            // Do not read ahead beyond the stored content: the lookup would be a miss.
             let stored = state.window.start;
             match state.piece(self.at) {
                 Some(piece) => Ok(piece),
@@ -476,9 +480,9 @@ impl Follower {
         Poll::Ready(Some(Ok(piece)))
     }
 
-    /// All content from [`Follower::offset`] on, without a wait: if the write is committed and this
-    /// content is one piece in memory. The piece keeps the memory that is reserved for it. Cost:
-    /// one allocation.
+    /// All content from [`Follower::offset`] on, without waiting, if the write is committed and
+    /// this content is one piece in memory. The piece keeps the memory that is reserved for it.
+    /// Cost: one allocation.
     ///
     /// # Errors
     /// This follower, which has to be polled for the content.
@@ -508,7 +512,7 @@ impl Follower {
         }
     }
 
-    /// The rest, in one piece. Blocks until the write ends.
+    /// The rest, in one piece. Blocks until the write is over.
     ///
     /// # Errors
     /// As [`Follower::poll_next`].
@@ -531,7 +535,7 @@ impl Follower {
     }
 }
 
-/// Bytes of a write, with the follower that holds its memory.
+/// Bytes of a write, with the follower that holds their memory.
 struct Followed {
     bytes: Bytes,
     _follower: Follower,

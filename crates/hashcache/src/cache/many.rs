@@ -1,11 +1,10 @@
 //! Lookups in batches.
 //!
-//! A batch asks each device in the order of log positions, whatever the order of the names, so the
-//! arm of a hard disk crosses the platter once instead of to and fro (LAZY-READS of the WebCoSM
-//! paper; the engine's threads take reads in the order they are queued).
+//! A batch reads each device in the order of log positions, not in the order of the names, so the
+//! arm of a hard disk crosses the platter once instead of moving back and forth (LAZY-READS in the
+//! WebCoSM paper; the engine's threads take reads in the order they are queued).
 //!
-//! Cost over single lookups: a second look into the index for each name that is not hot, and a
-//! sort.
+//! Cost over single lookups: a second index lookup for each name that is not hot, and a sort.
 
 use super::{Cache, Lookup};
 use crate::disk::index_rows;
@@ -13,16 +12,16 @@ use crate::disk::table;
 use crate::object::MAX_NAME;
 use crate::policy::Located;
 
-/// Where a lookup will read first, if the disk is to be asked: device and offset.
+/// Device and offset where a lookup reads first; `None` if memory answers.
 type DeviceOffset = Option<(u16, u64)>;
 
 impl Cache {
     /// Looks up many objects. The answers are in the order of `names`, the reads are queued in the
-    /// order of positions. All of them are under way when this returns; a name that is given twice
-    /// is read once.
+    /// order of positions. All of them are in progress when this returns; a name that is given
+    /// twice is read once.
     ///
-    /// Heads that were read are held until their [`Lookup`]s are dropped: a batch of n names can
-    /// hold n × 128 KiB.
+    /// Heads that were read stay in memory until their [`Lookup`]s are dropped: a batch of n names
+    /// can hold n × 128 KiB.
     pub fn get_many(&self, names: &[&[u8]]) -> Vec<Lookup> {
         let mut order: Vec<(DeviceOffset, usize)> = names
             .iter()
@@ -40,8 +39,8 @@ impl Cache {
         answers
     }
 
-    /// Where a lookup of `name` would read. It may have moved by the time it is looked up: the
-    /// order is then not the best, the answer still right.
+    /// The position that a lookup of `name` would read. The object may have moved before the
+    /// lookup: the order is then not the best, but the answer is still right.
     fn device_offset(&self, name: &[u8]) -> DeviceOffset {
         if name.is_empty() || name.len() > MAX_NAME {
             return None;

@@ -1,8 +1,8 @@
 //! The public interface: open, get, put, remove.
 //!
-//! Joins the layers below. The only state of its own is which callers fetch what (`fetch_once`).
-//! `read` serves a hit, `write` takes a put, `follow` reads along with a put in progress; `many`
-//! looks up in batches; `scan` lists marks; `peek` and `walk` show operators what is stored.
+//! Joins the layers below. The only state here is the map of fetches in progress (`fetch_once`).
+//! `read` serves a hit, `write` takes a put, `follow` reads a put in progress; `many` looks up in
+//! batches; `scan` lists marks; `peek` and `walk` show operators which objects are stored.
 //!
 //! Called by embedders; calls `store` to open, `stripe` to look up and put, `write_queue` to
 //! remove.
@@ -53,24 +53,24 @@ use crate::store;
 use crate::stripe::{Deferred, Recalled, Stripe, StripeLookup};
 use crate::write_queue::{Queue, Removal, RemovalDone, Removing};
 
-/// An open cache. Clones share it; the last one dropped closes it.
+/// An open cache. Clones share it; dropping the last clone closes it.
 #[derive(Clone)]
 pub struct Cache {
-    /// Every hit keeps its cache open. Were there one count of them, all processors would write to
-    /// one cache line with every answer from memory, and two of them would answer little more than
-    /// one. So each lane counts its own hits.
+    /// Every hit keeps its cache open. With a single reference count, all processors would write to
+    /// the same cache line for every answer from memory, and two processors would answer little
+    /// more than one. Therefore each lane counts its own hits.
     inner: LaneArc<Inner>,
 }
 
 struct Inner {
-    /// One a device.
+    /// One stripe a device.
     stripes: Vec<Arc<Stripe>>,
     shared: Arc<Shared>,
     writers: std::sync::Mutex<Vec<store::WriterThread>>,
     shared_fetches: fetch_once::SharedFetches,
     /// Held while a ban is put in force.
     bans: std::sync::Mutex<()>,
-    /// Gives memory back to others until the cache is gone.
+    /// Gives memory back to other processes until the cache is dropped.
     _memory_pressure: MemoryPressure,
     closed: std::sync::atomic::AtomicBool,
 }
@@ -90,7 +90,7 @@ impl Inner {
         let closed = others.filter_map(|it| it.join().ok().flatten()).collect();
         store::tell_closed(&self.stripes, closed);
         for stripe in &self.stripes {
-            // The ring first: what it has read may be answered by the pool.
+            // The ring first, because the pool may still answer its completed reads.
             if let Some(ring) = &stripe.ring {
                 ring.close();
             }
@@ -106,13 +106,13 @@ impl Drop for Inner {
 }
 
 impl Cache {
-    /// Opens the store of `config`, or makes one where there is none yet.
+    /// Opens the store of `config`, or creates it if there is none yet.
     ///
-    /// Waits for the index for at most `config.open_patience`; what is not known by then is a miss
-    /// until it is.
+    /// Waits for the index for at most `config.open_patience`. After that, an object that is not
+    /// known yet is a miss until it is.
     ///
     /// # Errors
-    /// See [`OpenError`]; nothing on disk is changed then.
+    /// See [`OpenError`]; in that case nothing on disk is changed.
     pub fn open(config: Config) -> Result<Self, OpenError> {
         let store::OpenStore {
             shared,
@@ -134,33 +134,33 @@ impl Cache {
         Ok(Self { inner })
     }
 
-    /// Every reason for which [`Cache::open`] would fail with `config` that can be known without
-    /// opening or making anything. A device that another process has open is no such reason: this
-    /// is meant to be asked beside a store that is being served from.
+    /// Every reason for which [`Cache::open`] would fail with `config`, as far as it can be found
+    /// without opening or creating anything. A device that another process has open is not
+    /// reported, because this function is meant to run beside a store that is in use.
     pub fn preflight(config: &Config) -> Vec<OpenError> {
         store::preflight(config)
     }
 
-    /// Writes what is pending, saves the index and lets go of the device. Blocks until that is
-    /// done. Other handles stay usable but store nothing any more.
+    /// Writes pending objects, saves the index and releases the device. Blocks until that is done.
+    /// Other handles stay usable but store nothing any more.
     pub fn close(self) {
         self.inner.close();
     }
 
-    /// A clone for what a lookup returns. Threads that look up at the same time count theirs
-    /// in different places.
+    /// A clone for the result of a lookup. Threads that look up at the same time use different
+    /// reference counts.
     fn of_this_thread(&self) -> Self {
         Self {
             inner: self.inner.of_this_thread(),
         }
     }
 
-    /// The stripe that `key`, the hash of a name, belongs to. It has the object's spans too.
+    /// The stripe for `key`, the hash of a name. It also has the object's spans.
     fn stripe(&self, key: KeyHash) -> &Arc<Stripe> {
         &self.inner.stripes[self.shared().members.owner(key)]
     }
 
-    /// What all stripes have in common.
+    /// State that all stripes share.
     fn shared(&self) -> &Shared {
         &self.inner.shared
     }
@@ -173,12 +173,12 @@ impl Cache {
         &self.shared().budget
     }
 
-    /// The part of it that pending writes may take.
+    /// The part of the budget that pending writes may take.
     fn write_budget(&self) -> &Budget {
         &self.shared().write_budget
     }
 
-    /// The first device, for tests of what lies behind it.
+    /// The first device, for tests of lower layers.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn first_stripe(&self) -> &Arc<Stripe> {
         &self.inner.stripes[0]
@@ -188,20 +188,20 @@ impl Cache {
         &self.shared().hot
     }
 
-    /// For what happens on no device in particular.
+    /// Counters for events that belong to no particular device.
     fn counters(&self) -> &Counters {
         &self.shared().counters
     }
 
-    /// A version that is higher than all given out before, in this run or another.
+    /// A version that is higher than all versions drawn before, in this run or another.
     pub fn next_version(&self) -> Version {
         self.shared().members.draw_version()
     }
 
-    /// Looks up an object. Costs no disk access when memory knows the answer; the disk is read
-    /// when the answer is first waited for, see [`PendingLookup`].
+    /// Looks up an object. Costs no disk access if memory knows the answer; the disk is read when
+    /// the answer is first waited for, see [`PendingLookup`].
     ///
-    /// The answer can be awaited, blocked for ([`Lookup::wait`]) or matched:
+    /// The answer can be awaited, waited for by blocking ([`Lookup::wait`]) or matched:
     ///
     /// ```
     /// # use hashcache::{Cache, Config, Put};
@@ -254,9 +254,9 @@ impl Cache {
         }
     }
 
-    /// The object if its head is hot. Its content may lie on disk: see [`Hit::content_in_memory`],
-    /// which also counts the hit. Never reads the disk and begins no read. Callers that have a
-    /// shorter path for answers from memory ask this first, and [`Cache::get`] after `None`.
+    /// The object, if its head is hot. The content may be on disk: see [`Hit::content_in_memory`],
+    /// which also counts the hit. Never reads the disk and starts no read. Callers that have a
+    /// shorter path for answers from memory call this first, and [`Cache::get`] after `None`.
     pub fn get_hot(&self, name: &[u8]) -> Option<Hit> {
         if name.is_empty() || name.len() > object::MAX_NAME {
             return None;
@@ -266,23 +266,24 @@ impl Cache {
         Some(Hit::new(self.of_this_thread(), record))
     }
 
-    /// Whether the object may be stored, from memory alone. A policy without an index says yes.
+    /// Returns true if the object may be stored, using only memory. A policy without an index
+    /// returns true.
     pub fn contains_hint(&self, name: &[u8]) -> bool {
         let key = self.secret().name(name);
         self.stripe(key).contains_hint(key)
     }
 
-    /// Says that a put of `name` begins: draws its version, so that what is put or removed from now
-    /// on is newer. Call it when the work for the content begins, such as sending the request for
-    /// it.
+    /// Declares that a put of `name` starts, and draws its version, so that an object that is put
+    /// or removed after this call is newer. Call it when the work for the content starts, for
+    /// example before sending the request for it.
     pub fn intend(&self, name: &[u8]) -> Result<Intent, PutError> {
         Intent::new(self, name)
     }
 
-    /// Puts an object whole.
+    /// Puts a whole object.
     ///
     /// # Errors
-    /// [`PutError::Full`] when there is no memory for more pending writes; the object is then not
+    /// [`PutError::Full`] if there is no memory for more pending writes; the object is then not
     /// put.
     pub fn put(&self, name: &[u8], put: Put, content: &[u8]) -> Result<Version, PutError> {
         let length = content.len() as u64;
@@ -294,8 +295,8 @@ impl Cache {
         writer.commit()
     }
 
-    /// Gives an object new metadata, if it still has the version `expected`. Its content is not
-    /// touched: at most its first page is written again.
+    /// Gives an object new metadata, if it still has the version `expected`. The content is not
+    /// changed: at most its first page is written again.
     pub fn update_metadata(
         &self,
         name: &[u8],
@@ -305,9 +306,9 @@ impl Cache {
         self.update(name, expected, Update::metadata(metadata))
     }
 
-    /// The same for a caller that has validated the object: as of `confirmed`, a version drawn
-    /// ([`Cache::next_version`]) before validation began, it is right. A soft ban from before that
-    /// no longer makes it stale.
+    /// As [`Cache::update_metadata`], for a caller that has validated the object: it was right as
+    /// of `confirmed`, a version drawn ([`Cache::next_version`]) before validation started. An
+    /// earlier soft ban no longer makes the object stale.
     pub fn confirm_metadata(
         &self,
         name: &[u8],
@@ -322,8 +323,8 @@ impl Cache {
         self.update(name, expected, update)
     }
 
-    /// The same with all that an update can change. The mark and what else was put beside the
-    /// content stay.
+    /// As [`Cache::update_metadata`], with all fields that an update can change. The mark and the
+    /// other fields of the put stay.
     pub fn update(&self, name: &[u8], expected: Version, update: Update) -> Outcome<Updated> {
         write::update(self, name, expected, update)
     }
@@ -333,20 +334,20 @@ impl Cache {
         Label(self.secret().label(label))
     }
 
-    /// Removes all objects that one of `bans` matches, or makes them stale. From the call on none
-    /// that was put, or whose put had begun, is served (as fresh); what is put from now on is not
-    /// concerned. The future resolves when that will hold even after a power cut.
+    /// Removes all objects that one of `bans` matches, or makes them stale. After the call, no
+    /// matching object is served (as fresh) if it was put, or its put was started, before the call;
+    /// later puts are not affected. The future resolves when that holds even after a power failure.
     ///
-    /// Costs two writes of at most 132 KiB for all that wait, whatever is stored, and a remove for
-    /// each object with one of the labels that is not on disk yet. There are at most
-    /// 4,096 bans (fewer in stores below 256 MiB: 127 for each 4 MiB); more become wider ones, see
-    /// [`Ban::within`].
+    /// Costs two writes of at most 132 KiB for all calls that wait, however many objects are
+    /// stored, and a remove for each object with a matching label, if that object is not on disk
+    /// yet. There are at most 4,096 bans (fewer in stores below 256 MiB: 127 for each 4 MiB); above
+    /// that, bans become wider, see [`Ban::within`].
     pub fn remove_matching(&self, bans: &[Ban]) -> Remove {
         let inner = &*self.inner;
-        // Before the lock: hot objects may have to make room.
+        // Before the lock, because hot objects may have to make room.
         let reserve = |_: &_| bans::reserve(bans.len(), self.budget());
         let mut reserved: Vec<_> = inner.stripes.iter().map(reserve).collect();
-        // One at a time, so that bans reach each device in the order of their versions.
+        // One call at a time, so that bans reach each device in the order of their versions.
         let turn = marked(inner.bans.lock().expect("no holder of this lock panics"));
         let version = self.next_version();
         let lines: Vec<_> = bans
@@ -354,7 +355,7 @@ impl Cache {
             .map(|it| it.line(self.secret(), version))
             .collect();
         self.counters().bans.add(lines.len() as u64);
-        // Those of devices that have failed and are left out hold nothing that counts.
+        // Skip devices that have failed and are left out: nothing stored on them counts.
         let live = |(n, _): &(usize, _)| inner.shared.members.is_live(*n);
         let stripes = inner.stripes.iter().enumerate().filter(live);
         let stripes: Vec<_> = stripes.map(|(_, stripe)| stripe).collect();
@@ -365,26 +366,27 @@ impl Cache {
         let (parts, outcome) = parts(stripes.len());
         for (stripe, part) in stripes.into_iter().zip(parts) {
             let (removed, behind_pending) = stripe.remove_barred();
-            // A name takes less than the pending record whose place it takes.
+            // A name takes less memory than the pending record that it replaces.
             let name = |removed| Removal::uncounted(Removing::Name(removed), None);
-            // Behind those, so they are durable when this is.
+            // After the names, so the names are durable when the bans are.
             let bans = Removal::uncounted(
                 Removing::Bans { behind_pending },
                 Some(RemovalDone::Part(part)),
             );
-            // Together, so that there may be tens of thousands for one sync.
+            // All in one call, so that one sync can cover tens of thousands.
             let names = removed.into_iter().map(name);
             stripe.queue.push_removals(names.chain([bans]).collect());
         }
         Remove::queued(outcome)
     }
 
-    /// Removes an object. From the call on no version put before is served; the future resolves
-    /// when that will hold even after a power cut.
+    /// Removes an object. After the call no version put before it is served; the future resolves
+    /// when that holds even after a power failure.
     ///
     /// Removes that are not durable yet take memory, at most a sixteenth of the budget. If that is
-    /// used up, the future waits for its turn; policies of the Disk Table serve older versions
-    /// until then. A future that is dropped before its turn removes as [`Cache::invalidate`] does.
+    /// used up, the future waits in a queue; until then policies with a Disk Table serve older
+    /// versions. If the future is dropped before that, the object is removed as
+    /// [`Cache::invalidate`] does.
     pub fn remove(&self, name: &[u8]) -> Remove {
         let key = self.secret().name(name);
         let stripe = self.stripe(key);
@@ -392,13 +394,12 @@ impl Cache {
         Remove::new(stripe, key)
     }
 
-    /// Like [`Cache::remove`], for a caller that does not wait: costs no write when memory says
-    /// that the object is not stored. An object that the index has lost may then return after a
-    /// crash.
+    /// As [`Cache::remove`], for a caller that does not wait: costs no write if memory knows that
+    /// the object is not stored. An object that the index has lost may then return after a crash.
     ///
-    /// Never blocks. When removes have used up their share of memory, the object may return after
-    /// a crash, and policies of the Disk Table also forget the objects of a range of keys: one of
-    /// 262,144 ranges, or one set if a store has fewer. Policies of the log forget 1/64 of all
+    /// Never blocks. If removes have used up their share of memory, the object may return after a
+    /// crash, and policies with a Disk Table also forget the objects in a range of keys: one of
+    /// 262,144 ranges, or one set if a store has fewer. Policies with a log forget 1/64 of all
     /// objects instead, but only before recovery is over. So a caller that has many names to remove
     /// and can wait uses [`Cache::remove`].
     pub fn invalidate(&self, name: &[u8]) {
@@ -408,8 +409,8 @@ impl Cache {
         remove::invalidate(stripe, key);
     }
 
-    /// Like [`Cache::invalidate`], for a caller that may want to know when it is durable. `None` if
-    /// there is nothing to wait for: memory says that the object is not stored. If removes have
+    /// As [`Cache::invalidate`], for a caller that may wait until the remove is durable. `None` if
+    /// there is nothing to wait for: memory knows that the object is not stored. If removes have
     /// used up three quarters of their share of memory, the future resolves when half of them are
     /// durable, and the object may return after a crash: a caller that waits then leaves room to
     /// others.
@@ -420,14 +421,14 @@ impl Cache {
         remove::invalidation(stripe, key)
     }
 
-    /// Bans in force, on the device that has most: [`crate::MAX_BANS`] at the most.
+    /// Number of bans in force, on the device that has most bans: at most [`crate::MAX_BANS`].
     pub fn bans(&self) -> usize {
         let counts = self.inner.stripes.iter().map(|it| it.bans.count());
         counts.max().unwrap_or(0)
     }
 
-    /// Bans in force within each of `prefixes` ([`crate::Ban::within`]), on the device that has
-    /// most. Looks at all bans.
+    /// Number of bans in force for each entry in `prefixes`: the bans within it
+    /// ([`crate::Ban::within`]), on the device that has most. Looks at all bans.
     pub fn bans_within(&self, prefixes: &[&[u8]]) -> Vec<usize> {
         let mut most = vec![0; prefixes.len()];
         for stripe in &self.inner.stripes {
@@ -439,21 +440,21 @@ impl Cache {
         most
     }
 
-    /// Bans there can be before they become wider, on the device that takes fewest: see
-    /// [`Cache::remove_matching`].
+    /// Number of bans that are possible before they become wider, on the device that takes fewest:
+    /// see [`Cache::remove_matching`].
     pub fn bans_max(&self) -> usize {
         let most = self.inner.stripes.iter().map(|it| it.bans.most());
         most.min().unwrap_or(0)
     }
 
-    /// Writes everything pending and makes it durable. The outcome says whether that worked.
+    /// Writes all pending objects and makes them durable. The outcome is true if that worked.
     pub fn flush(&self) -> Outcome<bool> {
         self.write(Queue::push_flush)
     }
 
-    /// Writes a batch of what is pending now, as the delay does when it is over: records that wait
-    /// for others of their page group keep waiting, and nothing is made durable for it. For callers
-    /// with a clock of their own, by which no thread of the engine can sleep.
+    /// Writes a batch with the objects that are pending now, as when the batch delay is over:
+    /// records that wait for others of their page group keep waiting, and nothing is made durable.
+    /// For callers with a manual clock, because the engine's threads cannot sleep by it.
     pub fn cut_batch(&self) -> Outcome<bool> {
         self.write(Queue::push_cut)
     }
@@ -471,8 +472,8 @@ impl Cache {
         if stripes.is_empty() {
             Outcome::ready(false)
         } else if self.shared().clock.is_manual() {
-            // In a simulation one device after the other: all of them copy what they write to the
-            // same memory, and which objects leave it depends on the order.
+            // In a simulation one device after the other: all devices copy written records to the
+            // same memory, and the order decides which objects leave it.
             let ask_one = |all_good: bool, stripe| ask(&[stripe]).wait() && all_good;
             Outcome::ready(stripes.iter().copied().fold(true, ask_one))
         } else {
@@ -480,31 +481,33 @@ impl Cache {
         }
     }
 
-    /// Whether [`Cache::close`] has begun. A remove that returned before that holds after the next
-    /// opening, if the device works; a later one may not, so its caller must check this afterwards.
+    /// Returns true if [`Cache::close`] has started. A remove that returned before that holds after
+    /// the next opening, if the device works; a later remove may not, so its caller must check this
+    /// afterwards.
     pub fn is_closed(&self) -> bool {
         self.inner.closed.load(std::sync::atomic::Ordering::Acquire)
     }
 
-    /// Sets memory aside out of the cache's budget, for what its users hold on its behalf.
+    /// Reserves memory from the cache's budget, for data that the embedder holds for the cache.
     pub fn reserve(&self, bytes: u64) -> Option<Reservation> {
         self.budget().reserve(bytes)
     }
 
-    /// The same for what a slow or hostile peer may make its user hold for long: of this and of the
-    /// content of transfers there is never more than three quarters of the budget.
+    /// As [`Cache::reserve`], for memory that a slow or hostile peer may make the embedder hold for
+    /// a long time: such memory and the content of transfers together take at most three quarters
+    /// of the budget.
     pub fn reserve_bulk(&self, bytes: u64) -> Option<Reservation> {
         self.budget().reserve_as(Class::Bulk, bytes)
     }
 
-    /// The same for what only makes its user faster: `None` as soon as half of the budget is spent
-    /// on what hot objects cannot give back.
+    /// As [`Cache::reserve_bulk`], for memory that only makes the embedder faster: `None` as soon
+    /// as half of the budget is used by memory that hot objects cannot give back.
     pub fn reserve_spare(&self, bytes: u64) -> Option<Reservation> {
         let roomy = self.shared().available_bytes() > self.budget().limit() / 2;
         roomy.then(|| self.reserve_bulk(bytes)).flatten()
     }
 
-    /// Whether the store takes part. One that has lost some of its devices does.
+    /// Tells if the store is in use. A store that has lost only some of its devices is.
     pub fn health(&self) -> Health {
         let stripes = || self.inner.stripes.iter().map(|stripe| stripe.health());
         match stripes().find(|it| *it == Health::Recovering) {
@@ -514,7 +517,7 @@ impl Cache {
         }
     }
 
-    /// What is stored and what happened. Costs a walk over the index.
+    /// Amounts that are stored and counts of events. Costs a walk over the index.
     pub fn stats(&self) -> Stats {
         let stripes = &self.inner.stripes;
         let (mut entries, mut early_evictions) = (0, 0);
@@ -597,18 +600,18 @@ impl Cache {
     }
 }
 
-/// What a lookup found without waiting.
+/// Result of a lookup without waiting.
 pub enum Lookup {
     /// The object; its head is in memory.
     Hit(Hit),
-    /// It is not stored.
+    /// The object is not stored.
     Miss,
-    /// The disk is being asked.
+    /// The disk must be read.
     Pending(PendingLookup),
 }
 
 impl Lookup {
-    /// Blocks until the answer is there.
+    /// Blocks until the answer is available.
     pub fn wait(self) -> Option<Hit> {
         match self {
             Self::Hit(hit) => Some(hit),
@@ -627,7 +630,7 @@ impl IntoFuture for Lookup {
     }
 }
 
-/// What `cache.get(name).await` waits for; `None` is a miss. What memory answered is ready at the
+/// The future of `cache.get(name).await`; `None` is a miss. An answer from memory is ready at the
 /// first poll.
 #[must_use = "a future does nothing until it is polled"]
 pub struct LookupFuture(Lookup);
@@ -654,12 +657,12 @@ pub struct PendingLookup {
 enum Awaited {
     Asked(Outcome<Found>),
     Deferred(Deferred),
-    /// Only while one of the others takes its place.
+    /// Only while the value is being replaced.
     Neither,
 }
 
 impl PendingLookup {
-    /// Blocks until the answer is there.
+    /// Blocks until the answer is available.
     pub fn wait(self) -> Option<Hit> {
         let record = match self.answer {
             Awaited::Asked(outcome) => outcome.wait(),
@@ -669,7 +672,7 @@ impl PendingLookup {
         Some(Hit::new(self.cache, record?))
     }
 
-    /// Has the disk asked now, by the engine.
+    /// Makes the engine read the disk now.
     fn begin(&mut self) {
         if !matches!(self.answer, Awaited::Deferred(_)) {
             return;
@@ -694,16 +697,16 @@ impl Future for PendingLookup {
     }
 }
 
-/// What became of an update of metadata.
+/// Result of a metadata update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Updated {
     /// The object has the new metadata.
     Done,
-    /// It is not stored any more, or has another version: nothing was changed.
+    /// The object is not stored any more, or has another version: nothing was changed.
     #[default]
     Gone,
-    /// The metadata is too long, there was no memory, or another update or the put itself is under
-    /// way: nothing was changed.
+    /// The metadata is too long, there was no memory, or another update or the put itself is in
+    /// progress: nothing was changed.
     Refused,
 }
 

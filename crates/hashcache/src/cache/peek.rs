@@ -1,4 +1,4 @@
-//! Lookups for operators: what is stored under a name, and where, without a trace of the question.
+//! Lookups for operators: which object is stored under a name, and where, without side effects.
 //!
 //! Calls `stripe/peek`.
 
@@ -10,9 +10,9 @@ use crate::object;
 use crate::shard::LookupTarget;
 
 impl Cache {
-    /// Looks up an object as [`Cache::get`] does, but leaves no trace: no count of hits and misses
-    /// changes, the object does not move in any order of use, and what is read from disk does not
-    /// become hot. Content that is read through the hit leaves the usual traces.
+    /// Looks up an object as [`Cache::get`] does, but without side effects: no count of hits and
+    /// misses changes, the object does not move in any order of use, and a record that is read from
+    /// disk does not become hot. Reading content through the hit has the usual side effects.
     pub fn peek(&self, name: &[u8]) -> Lookup {
         if name.is_empty() || name.len() > object::MAX_NAME {
             return Lookup::Miss;
@@ -38,12 +38,12 @@ impl Cache {
         })
     }
 
-    /// How many devices the cache has.
+    /// Number of devices of the cache.
     pub fn devices(&self) -> usize {
         self.inner.stripes.len()
     }
 
-    /// The number of the device that an object of this name lies on, or would lie on, in the order
+    /// The number of the device that stores, or would store, an object with this name, in the order
     /// of [`crate::Config`].
     pub fn device_of(&self, name: &[u8]) -> usize {
         self.shared().members.owner(self.secret().name(name))

@@ -1,10 +1,10 @@
 //! Hits and their content.
 //!
-//! A hit holds one version of an object. Its first span came with the lookup; a [`Reader`] looks up
+//! A hit holds one version of an object. The lookup has read the first span; a [`Reader`] looks up
 //! further spans by name, version and number as the caller reads on.
 //!
-//! Invariant: all content that a reader returns is of the version of its hit. Content that the log
-//! has overwritten meanwhile ends the read with an error, never with other bytes.
+//! Invariant: all content that a reader returns is from the version of the hit. If the log has
+//! overwritten content meanwhile, the read fails with an error, and never returns other bytes.
 
 use std::any::Any;
 use std::future::Future;
@@ -26,7 +26,7 @@ use crate::shard::Found;
 use crate::shard::LookupTarget;
 use crate::stripe::{Hint, StripeLookup};
 
-/// An object that was found. Holds its head in memory; further content is read as it is asked for.
+/// An object that was found. Holds the head in memory; further content is read on demand.
 #[derive(Clone)]
 pub struct Hit {
     pub(super) cache: Cache,
@@ -43,12 +43,12 @@ impl Hit {
         &self.head.metadata
     }
 
-    /// The version: which put of the name this is.
+    /// The version, which identifies the put of the name.
     pub fn version(&self) -> Version {
         self.head.fields.version
     }
 
-    /// How often the metadata was updated since that put.
+    /// Number of metadata updates since that put.
     pub fn revision(&self) -> u32 {
         self.head.fields.revision
     }
@@ -58,20 +58,21 @@ impl Hit {
         self.head.fields.total
     }
 
-    /// Whether all content was stored when the head was written. Parts of it may have gone since.
+    /// Returns true if all content was stored when the head was written. Parts of it may have been
+    /// lost since.
     pub fn is_complete(&self) -> bool {
         !self.head.fields.incomplete
     }
 
-    /// Whether a ban made it stale ([`crate::Ban::softly`]) and it was not confirmed since
-    /// ([`Cache::confirm_metadata`]). Checked at each call.
+    /// Returns true if a ban made the object stale ([`crate::Ban::softly`]) and it was not
+    /// confirmed since ([`Cache::confirm_metadata`]). Checked at each call.
     pub fn is_made_stale(&self) -> bool {
         let stripe = self.cache.stripe(self.head.fields.key);
         stripe.bans.judge(&self.head).stale
     }
 
-    /// Removes what is stored under the name of this hit, as [`Cache::invalidate`]: its caller has
-    /// found that the content is not what it should be.
+    /// Removes the object stored under the name of this hit, as [`Cache::invalidate`], because the
+    /// caller has found that the content is wrong.
     pub fn invalidate(&self) {
         self.cache.invalidate(&self.head.name);
     }
@@ -86,7 +87,7 @@ impl Hit {
         self.head.fields.mark
     }
 
-    /// The content, if it lies in memory in one piece.
+    /// The content, if it is in memory in one piece.
     pub fn whole_content(&self) -> Option<Bytes> {
         if self.head.fields.total != Some(self.head.content_bytes() as u64) {
             return None;
@@ -98,8 +99,8 @@ impl Hit {
         }
     }
 
-    /// The whole content, if all of it lies in memory, in at most `pieces_max` pieces; counts a hit
-    /// then. Never reads the disk. An empty list: there is no content.
+    /// The whole content, if all of it is in memory, in at most `pieces_max` pieces; in that case
+    /// counts a hit. Never reads the disk. An empty list means that there is no content.
     pub fn content_in_memory(&self, pieces_max: usize) -> Option<Vec<Bytes>> {
         let total = self.content_len()?;
         let head = &self.head;
@@ -130,7 +131,7 @@ impl Hit {
         })
     }
 
-    /// Reads the content in `range`; beyond its end there is nothing.
+    /// Reads the content in `range`; beyond the end of the content there is nothing.
     pub fn reader(&self, range: Range<u64>) -> Reader {
         let end = range.end.min(self.head.fields.total.unwrap_or(u64::MAX));
         Reader {
@@ -141,12 +142,12 @@ impl Hit {
         }
     }
 
-    /// What of `range` is not stored, as far as memory knows: rounded out to spans, in order.
-    /// What it calls stored can still turn out missing when it is read.
+    /// The parts of `range` that are not stored, as far as memory knows: rounded out to spans, in
+    /// order. A part that is not in the list can still turn out missing when it is read.
     ///
-    /// An upstream can announce a length of 2^60, and that must not cost time. So behind 4,096
-    /// missing spans the rest counts as missing, and behind 4,096 spans of which memory knows
-    /// nothing (policies without an index) the rest counts as stored. The first hole is exact, as
+    /// An upstream can announce a length of 2^60, and that must not cost time. So after 4,096
+    /// missing spans the rest counts as missing, and after 4,096 spans that memory knows nothing
+    /// about (policies without an index) the rest counts as stored. The first hole is exact, as
     /// long as memory knows all spans before it.
     pub fn holes(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let total = self.head.fields.total.unwrap_or(u64::MAX);
@@ -157,7 +158,7 @@ impl Hit {
         while at < end {
             let span = self.cut().span_at(at);
             let bounds = self.cut().bounds(span);
-            // Behind the last span that has a number nothing can be stored.
+            // After the last span that has a number nothing can be stored.
             let is_past_all = bounds.end <= at;
             if missing == HOLE_SPANS_MAX || is_past_all {
                 add_hole(&mut holes, at..end);
@@ -177,9 +178,9 @@ impl Hit {
         holes
     }
 
-    /// Whether memory knows of each span in `range` that it is stored or missing. Policies without
-    /// an index do not: there [`Hit::holes`] calls a span stored, and only a read tells. Behind
-    /// 4,096 spans nothing is looked at.
+    /// Returns true if memory knows for each span in `range` that it is stored or missing. Policies
+    /// without an index do not know: there [`Hit::holes`] treats a span as stored, and only a read
+    /// can tell. After 4,096 spans nothing is looked at.
     pub fn is_known(&self, range: Range<u64>) -> bool {
         let end = range.end.min(self.head.fields.total.unwrap_or(u64::MAX));
         let mut at = range.start;
@@ -192,17 +193,17 @@ impl Hit {
             if self.span_hint(span, bounds.end.min(end)) == Hint::Unknown {
                 return false;
             }
-            // Behind the last span that has a number nothing can be stored.
+            // After the last span that has a number nothing can be stored.
             at = bounds.end.max(at + 1);
         }
         true
     }
 
-    /// What memory knows of a span, of which content up to `stop` is wanted.
+    /// Tells if memory knows that a span is stored or missing, when content up to `stop` is wanted.
     fn span_hint(&self, span: u32, stop: u64) -> Hint {
         match span {
             0 if stop <= self.head.content_bytes() as u64 => Hint::Stored,
-            // What a head of an incomplete object lacks was filled in as a span like others.
+            // The part that the head of an incomplete object lacks was filled in as a normal span.
             0 if self.is_complete() => Hint::Missing,
             _ => {
                 let stripe = self.cache.stripe(self.head.fields.key);
@@ -228,7 +229,7 @@ impl Hit {
 const HOLE_SPANS_MAX: u32 = 4096;
 const UNKNOWN_SPANS_MAX: u32 = 4096;
 
-/// Adds `hole`, which lies behind all others, to them.
+/// Adds `hole`, which is after all others, to them.
 fn add_hole(holes: &mut Vec<Range<u64>>, hole: Range<u64>) {
     match holes.last_mut().filter(|last| last.end >= hole.start) {
         Some(last) => last.end = hole.end,
@@ -236,10 +237,10 @@ fn add_hole(holes: &mut Vec<Range<u64>>, hole: Range<u64>) {
     }
 }
 
-/// Sets memory aside for so many bytes of content that is to be read from disk; `None` when there
-/// is no room.
+/// Reserves memory for the given number of content bytes before they are read from disk; `None` if
+/// there is no room.
 pub type Payer = Arc<dyn Fn(u64) -> Option<Paid> + Send + Sync>;
-/// Memory that a [`Payer`] has set aside, until the last clone is dropped.
+/// Memory that a [`Payer`] has reserved, until the last clone is dropped.
 pub type Paid = Arc<dyn Any + Send + Sync>;
 
 /// Content of a hit, in pieces.
@@ -254,7 +255,7 @@ impl Reader {
     /// The next piece; `None` at the end.
     ///
     /// # Errors
-    /// [`ReadError::Missing`] when content has gone. What was read before stays right.
+    /// [`ReadError::Missing`] if content is lost. The pieces read before stay right.
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
@@ -289,16 +290,16 @@ impl Reader {
         Poll::Ready(Some(Ok(piece)))
     }
 
-    /// Calls `payer` before content is read from disk. The memory that it sets aside is held as
-    /// long as any piece of that content. When it refuses, [`Reader::poll_next`] is pending and no
-    /// waker is called: the caller polls again when there may be room.
+    /// Calls `payer` before content is read from disk. The memory that it reserves is held as long
+    /// as any piece of that content. If it refuses, [`Reader::poll_next`] is pending and no waker
+    /// is called: the caller polls again when there may be room.
     #[must_use]
     pub fn paid_by(mut self, payer: Payer) -> Self {
         self.spans.payer = Some(payer);
         self
     }
 
-    /// Where the next piece begins.
+    /// Offset of the next piece.
     pub fn offset(&self) -> u64 {
         self.at
     }
@@ -316,12 +317,13 @@ impl Reader {
     }
 }
 
-/// Blocks while content is read from disk. A read ends at the end of a piece, 64 KiB or less.
+/// Blocks while content is read from disk. A read stops at the end of a piece, after 64 KiB or
+/// less.
 ///
-/// Not together with [`Reader::paid_by`]: a read would wait for ever when the payer refuses.
+/// Not together with [`Reader::paid_by`]: a read would wait forever if the payer refuses.
 impl io::Read for Reader {
     /// # Errors
-    /// With a [`ReadError`] inside when content has gone.
+    /// With a [`ReadError`] inside if content is lost.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);
@@ -338,7 +340,7 @@ impl io::Read for Reader {
     }
 }
 
-/// Ends after the first error: what follows lost content is not returned.
+/// The stream is over after the first error: content after lost content is not returned.
 #[cfg(feature = "stream")]
 impl futures_core::Stream for Reader {
     type Item = Result<Bytes, ReadError>;
@@ -371,38 +373,38 @@ pub(super) fn wait<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
     }
 }
 
-/// Spans of one version, one after another, with the next ones asked for ahead.
+/// Reads the spans of one version in order and looks up the next spans ahead.
 pub(super) struct Spans {
     cache: Cache,
-    /// Of the name.
+    /// Key hash of the name.
     key: KeyHash,
     name: Bytes,
     version: Version,
     pub(super) cut: Cut,
     current: Option<(u32, RecordHandle, Option<Paid>)>,
-    /// In order; spans of one run are asked for together.
+    /// In order; spans of one run are looked up together.
     asked: Vec<SpanLookup>,
     pub(super) payer: Option<Payer>,
 }
 
-/// A span that was asked for.
+/// A span that is being looked up.
 struct SpanLookup {
     span: u32,
     outcome: Outcome<Found>,
-    /// Held for the whole run: its spans lie in one buffer.
+    /// Held for the whole run, because its spans share a buffer.
     paid: Option<Paid>,
 }
 
-/// Why spans are asked for.
+/// Why spans are looked up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// The first is the next to be sent.
+    /// The first span is the next to be sent.
     Now,
-    /// To be there when they are.
+    /// So that the spans are in memory when they are needed.
     Ahead,
 }
 
-/// A piece of a span, with the memory that was set aside for all of its buffer.
+/// A piece of a span, with the memory reserved for the whole buffer.
 struct PaidPiece {
     piece: Bytes,
     _paid: Paid,
@@ -429,8 +431,8 @@ impl Spans {
         }
     }
 
-    /// The piece at `at`, which lies in a span of its own, to the end of its piece of memory;
-    /// `None` when it is not stored. Nothing from `end` on is read ahead.
+    /// The piece at `at`, which is in a separate span, to the end of that memory piece; `None` if
+    /// it is not stored. Nothing from `end` on is read ahead.
     pub(super) fn poll_piece(
         &mut self,
         context: &mut Context<'_>,
@@ -478,8 +480,8 @@ impl Spans {
         }))
     }
 
-    /// Asks for `span`, and for those behind it that lie right behind it on disk. False when there
-    /// is no room for it.
+    /// Looks up `span`, and the spans that directly follow it on disk. Returns false if there is no
+    /// room for it.
     fn ask(&mut self, span: u32, end: u64, need: Need) -> bool {
         let stripe = self.cache.stripe(self.key);
         let most = usize::try_from(stripe.spans_at_once() / self.cut.span_bytes()).unwrap_or(0);
@@ -515,7 +517,7 @@ impl Spans {
         let spans = 1 + behind.len();
         let lookups = stripe.lookup_run(first, behind.into_iter());
         if lookups.len() < spans && paid.is_some() {
-            // The run ends earlier. What was set aside for it is free for this.
+            // The run is shorter. Release the memory reserved for it before reserving again.
             drop(paid.take());
             paid = pay(lookups.len()).flatten();
         }
@@ -537,7 +539,7 @@ impl Spans {
         true
     }
 
-    /// What is looked up for a span of which content up to `end` is wanted.
+    /// The lookup target for a span when content up to `end` is wanted.
     fn wanted(&self, span: u32, end: u64) -> LookupTarget {
         let bounds = self.cut.bounds(span);
         let expect = usize::try_from(bounds.end.min(end.max(bounds.start)) - bounds.start);
@@ -550,7 +552,7 @@ impl Spans {
         }
     }
 
-    /// Asks for the next span while this one is sent, as long as memory is not short.
+    /// Looks up the next span while this span is sent, as long as memory is not short.
     fn ask_ahead(&mut self, span: u32, end: u64) {
         let stripe = self.cache.stripe(self.key);
         let roomy = stripe.shared.available_bytes() > stripe.medium.budget.limit() / 8;

@@ -1,14 +1,14 @@
-//! Removes of names: how they are let into the queue, and what their callers wait for.
+//! Removes of names: how they are admitted to the queue, and which event their callers wait for.
 //!
 //! Called by `cache`; calls `stripe` and `write_queue`.
 //!
 //! Invariants: names that wait to be removed have a share of memory (`write_queue/removals`), so
-//! that callers that remove faster than the device can write fill no memory. No call blocks: the
-//! callers may be threads that serve requests. A caller that waits for a remove learns when it is
-//! durable, or that it never will be. If nobody waits and there is no room, the name is removed
-//! without an entry of its own. In the log it is forgotten in memory, as when the index does not
-//! know it. In the Disk Table, and before recovery is over, lookups skip a range of keys
-//! (`hidden`); at the end of recovery a log then forgets all names of its shard of the index. A
+//! that callers that remove faster than the device can write do not fill the memory. No call
+//! blocks, because the callers may be threads that serve requests. A caller that waits for a remove
+//! learns when it is durable, or that it never will be. If no caller waits and there is no room,
+//! the name is removed without a queue entry. In the log it is forgotten in memory, as if the index
+//! did not know it. In the Disk Table, and before recovery is over, lookups skip a range of keys
+//! (`hidden`); at the end of recovery a log then forgets all names in the same index shard. A
 //! caller that may wait learns when half of the names that took the room are durable.
 //! Cost: two locks, and a reservation.
 
@@ -26,14 +26,14 @@ use crate::stats::Health;
 use crate::stripe::Stripe;
 use crate::write_queue::{Caller, NAME_BYTES, Removal, RemovalDone, Removing, WaitingRemove};
 
-/// A remove that becomes durable.
+/// A remove that is being made durable.
 pub struct Remove {
     outcome: Outcome<bool>,
-    /// Set where there was no room for it.
+    /// Set if there was no room for the remove.
     _without_room: Option<WithoutRoom>,
 }
 
-/// A remove that the writer lets in when there is room, as long as its caller holds this.
+/// A remove that the writer admits when there is room, as long as the caller holds this.
 struct WithoutRoom {
     stripe: Arc<Stripe>,
     waiting: Arc<WaitingRemove>,
@@ -45,13 +45,13 @@ fn is_table(stripe: &Stripe) -> bool {
 
 /// Room for the remove of `key`: `Some` with the memory for it.
 fn room(stripe: &Stripe, key: KeyHash, caller: Caller) -> Option<Option<Reservation>> {
-    // Before any lock: hot objects may have to make room.
+    // Before any lock, because hot objects may have to be evicted to make room.
     let reserved = stripe.medium.budget.reserve(NAME_BYTES);
     let has_room = stripe.queue.lets_in(key, caller, reserved.as_ref());
     has_room.then_some(reserved)
 }
 
-/// Removes `key`, which was let in, and queues the remove.
+/// Removes `key`, which was admitted, and queues the remove.
 fn let_in(
     stripe: &Stripe,
     key: KeyHash,
@@ -96,7 +96,7 @@ fn remove_without_room(stripe: &Stripe, key: KeyHash) {
     stripe.remove_with_range(key);
 }
 
-/// Whether a name is forgotten without an entry for lookups to skip it.
+/// Returns true if a name can be forgotten in memory without an entry that makes lookups skip it.
 fn forgets_at_once(stripe: &Stripe) -> bool {
     !is_table(stripe) && stripe.health() != Health::Recovering
 }
@@ -108,15 +108,15 @@ pub(super) fn invalidation(stripe: &Stripe, key: KeyHash) -> Option<Remove> {
     }
     // A quarter of the room stays free for callers that cannot wait.
     let Some(reserved) = room(stripe, key, Caller::Waits) else {
-        // The caller answers a client before the remove is durable, so it is put in force now.
+        // The caller answers a client before the remove is durable, so put it in force now.
         remove_without_room(stripe, key);
-        // Not nothing: callers that limit their clients by what they wait for would let them go on
-        // just when the room is used up.
+        // Return a future to wait for, not `None`: callers that limit their clients by these waits
+        // would not limit them just when the room is used up.
         return Some(Remove::queued(stripe.queue.half_of_removals()));
     };
     let (done, outcome) = promise();
     let done = Some(RemovalDone::Promise(done));
-    // Whoever asks for a removal goes first: this is a consequence of other requests.
+    // Explicit removes go first; this remove is only a consequence of other requests.
     let_in(stripe, key, Caller::Nobody, reserved, done);
     Some(Remove::queued(outcome))
 }
@@ -133,7 +133,7 @@ impl Remove {
         let version = forgets_at_once(stripe).then(|| stripe.remove(key).0);
         let waiting = Arc::new(WaitingRemove::new(key, version, done));
         if !stripe.queue.waits_for_room(&waiting) {
-            // The device has failed: what is in memory of it must go all the same.
+            // The device has failed, but the entries in memory must be removed all the same.
             stripe.remove(key);
             drop(waiting.take_done());
         }
@@ -156,9 +156,10 @@ impl Remove {
     /// Blocks until the remove is durable.
     ///
     /// # Errors
-    /// When the device fails.
+    /// If the device fails.
     pub fn wait(self) -> Result<(), RemoveError> {
-        // A copy: this is dropped, and so gives up its place, when there is an answer.
+        // Wait on a clone: `self`, and with it the place in the queue, is dropped when there is an
+        // answer.
         if self.outcome.clone().wait() {
             Ok(())
         } else {
@@ -169,7 +170,7 @@ impl Remove {
 
 impl Drop for WithoutRoom {
     fn drop(&mut self) {
-        // `None`: the writer has let it in.
+        // `None`: the writer has admitted the remove.
         let Some(done) = self.waiting.take_done() else {
             return;
         };

@@ -1,4 +1,4 @@
-//! Scans and observers: which marked objects are stored, without a read of any of them.
+//! Scans and observers: which marked objects are stored, without reading any of the objects.
 //!
 //! Calls `stripe/scan` device by device, and `observers`.
 //!
@@ -11,24 +11,25 @@ use crate::observers::{Event, MarkedObject, Observation};
 use crate::stats::Health;
 use crate::stripe::StripeScan;
 
-/// What one step of a [`Scan`] found.
+/// Result of a [`Scan`] step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanStep {
-    /// Objects that are stored; none of them may have been found in this step.
+    /// Objects that are stored; a step may find none.
     pub objects: Vec<MarkedObject>,
-    /// Bytes that it read from the device, for callers that pace a scan.
+    /// Bytes that the step read from the device, for callers that pace a scan.
     pub read_bytes: u64,
 }
 
-/// A scan of a cache ([`Cache::scan`]): an iterator whose every step reads a piece of the lists.
+/// A scan of a cache ([`Cache::scan`]): an iterator in which every step reads a piece of the lists.
 ///
-/// The caller decides when to take the next step. A step blocks for one read, seldom two: of the
-/// list of a whole segment (up to 64 MiB of the log), 56 bytes an object; or of 256 KiB where a
-/// segment has no list of its own, which is the one that is being written and one for each crash.
-/// A step that only looks through pending objects reads nothing. Between steps nothing is held but
-/// memory for the longest list so far, about three times its bytes.
+/// The caller decides when to take the next step. A step blocks for one read, seldom two: the list
+/// of a whole segment (up to 64 MiB of the log), 56 bytes an object; or 256 KiB if a segment has no
+/// list, which is true for the segment that is being written and for another segment after each
+/// crash. A step that only looks through pending objects reads nothing. Between steps the scan
+/// holds only the memory for the longest list so far, about three times its bytes.
 ///
-/// Where a device fails meanwhile, its part of the scan ends: nothing on it counts any more.
+/// If a device fails meanwhile, the scan of that device stops, because nothing on it counts any
+/// more.
 ///
 /// Keeps the cache open, as clones of it do.
 pub struct Scan {
@@ -39,27 +40,28 @@ pub struct Scan {
 }
 
 impl Cache {
-    /// Begins a scan of the marks of all complete objects ([`Put::mark`](crate::Put::mark) other
+    /// Starts a scan for the marks of all complete objects ([`Put::mark`](crate::Put::mark) other
     /// than 0), from the lists in the log. Only with the policies `log` and `log-lru`.
     ///
-    /// An object is given out if the index still points to it. So objects that were removed,
-    /// replaced or evicted are left out, also those that are only left in memory. Some that are not
-    /// stored can be among the others:
+    /// The scan returns an object if the index still points to it. So objects that were removed,
+    /// replaced or evicted are left out, also objects that are only left in memory. Some of the
+    /// returned objects may not be stored:
     /// - objects that a ban of a prefix or label hides: the lists have neither names nor labels;
-    /// - the older version of a name, if the put that replaced it did not say so
-    ///   ([`Intent::replacing`](crate::Intent::replacing)), or if the index was made anew after a
-    ///   crash; it is given out before the newer one;
-    /// - with `log-lru`, where a position is on disk, an object whose tag and lap another one has
-    ///   (about one in 25);
-    /// - what is removed after the scan has given it out.
+    /// - the older version of a name, if the put that replaced it did not name it
+    ///   ([`Intent::replacing`](crate::Intent::replacing)), or if the index was rebuilt after a
+    ///   crash; the older version is returned before the newer one;
+    /// - with `log-lru`, where a position is on disk, an object if another object has the same tag
+    ///   and lap (about one in 25);
+    /// - an object that is removed after the scan has returned it.
     ///
-    /// An object can be given out more than once. What may not be given out:
-    /// - Without an observer, an object that moves while the scan is under way: it is put anew, or
-    ///   the log keeps it for another lap because it is in use.
-    /// - With an observer that was there before the scan began ([`Cache::observe`]): only objects
-    ///   of segments that [`Scan::unread_segments`] counts, and what was put since the scan began
-    ///   and is still to be written, which will be reported. A name that is stored from the begin
-    ///   of the scan to its end under one mark is given out, or was reported before the end.
+    /// An object can be returned more than once. Some objects may not be returned:
+    /// - Without an observer, an object that moves during the scan: it is put anew, or the log
+    ///   keeps it for another lap because it is in use.
+    /// - With an observer that was added before the scan started ([`Cache::observe`]): only objects
+    ///   in segments that [`Scan::unread_segments`] counts, and objects that were put since the
+    ///   scan started and are still to be written, which will be reported. A name that is stored
+    ///   under the same mark during the whole scan is returned, or was reported before the scan is
+    ///   over.
     ///
     /// ```
     /// # use hashcache::{Cache, Config, Put};
@@ -94,17 +96,17 @@ impl Cache {
         }
     }
 
-    /// Has `sink` called for each batch that is written and each segment that is overwritten, until
-    /// the handle is dropped. Only with the policies `log` and `log-lru`.
+    /// Calls `sink` for each batch that is written and each segment that is overwritten, until the
+    /// handle is dropped. Only with the policies `log` and `log-lru`.
     ///
-    /// The threads that write call the sink, several at the same time when there are several
-    /// devices. So it must be quick and must not wait: not for a lock that is held for long, and
-    /// above all not for the cache ([`Cache::flush`] in a sink would never return). It may call
+    /// The threads that write call the sink, several at the same time if there are several devices.
+    /// So the sink must be quick and must not wait: not for a lock that is held for long, and above
+    /// all not for the cache ([`Cache::flush`] in a sink would never return). The sink may call
     /// [`Cache::get`] without waiting for the answer. A sink that queues events and finds its queue
     /// full drops them and notes that a new [`Cache::scan`] is needed. No lock of the engine is
     /// held meanwhile. A sink that panics is not called again.
     ///
-    /// Objects that are evicted are not reported one by one: the index does not know their marks.
+    /// Evicted objects are not reported one by one, because the index does not know their marks.
     ///
     /// # Errors
     /// [`NoLists`] with a policy that keeps objects in the Disk Table.
@@ -117,7 +119,7 @@ impl Cache {
     }
 
     fn has_lists(&self) -> Result<(), NoLists> {
-        // All devices of a store have one policy.
+        // All devices of a store have the same policy.
         match self.inner.stripes.first() {
             Some(stripe) if stripe.medium.geometry.family == Family::Table => Err(NoLists {
                 policy: stripe.index.id.policy.kind.name(),
@@ -128,8 +130,8 @@ impl Cache {
 }
 
 impl Scan {
-    /// Segments so far whose lists could not be read, all or some: the device or the memory
-    /// refused, or a list is damaged that had no second copy. Objects in them may be missing.
+    /// Number of segments so far with lists that could not be read, all or some: the device or the
+    /// memory refused, or a damaged list had no second copy. Objects in them may be missing.
     pub fn unread_segments(&self) -> u64 {
         self.unread_segments
     }

@@ -1,4 +1,4 @@
-//! What only shows from inside: a lock that a panic has left behind, wakers that enter the cache.
+//! Tests that need internals: a lock that a panic has poisoned, wakers that enter the cache.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -37,7 +37,7 @@ fn a_panic_under_a_shards_lock_takes_the_device_out_and_leaves_nobody_waiting() 
             thread.join().is_err()
         });
         assert!(panicked);
-        // Whatever asks next finds out, and all are answered.
+        // The next call detects the panic, and all calls are answered.
         assert!(cache.remove(b"name").wait().is_err(), "{policy:?}");
         assert!(!cache.flush().wait());
         assert_eq!(cache.health(), Health::OutOfService);
@@ -60,7 +60,7 @@ fn a_panic_under_a_lock_of_hot_objects_costs_nobody_an_answer() {
         put(b"name");
         assert!(cache.flush().wait());
         assert_eq!(cache.hot().bytes(), 8, "{policy:?}");
-        // Asked first by a reader, whose lock stays whole.
+        // The first call is under the lock of a reader, which is not poisoned.
         let calls = AtomicUsize::new(0);
         let panics = || {
             let gone = |_: &_| calls.fetch_add(1, Ordering::Relaxed) == 0 || panic!("on purpose");
@@ -82,8 +82,8 @@ fn a_panic_under_a_lock_of_hot_objects_costs_nobody_an_answer() {
 
 // -- wakers ---------------------------------------------------------------------------------------
 
-/// A waker that enters the cache, as that of an executor does which polls in place: it looks for
-/// names of all shards, removes one, and puts a ban in force.
+/// A waker that enters the cache, like the waker of an executor that polls in place: it looks up
+/// names in all shards, removes one, and puts a ban in force.
 struct Enters {
     cache: Cache,
     entered: AtomicUsize,
@@ -102,7 +102,7 @@ impl Wake for Enters {
     }
 }
 
-/// Runs `test` on a thread of its own: it must end.
+/// Runs `test` on a separate thread: it must finish.
 fn ends(what: &str, test: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -115,7 +115,7 @@ fn ends(what: &str, test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// A store whose memory is full of hot objects, more of which are on disk.
+/// A store with memory full of hot objects and with more objects on disk.
 fn full_of_hot_objects(policy: PolicyKind) -> Cache {
     let hour = Duration::from_secs(3600);
     let config = Config {
@@ -137,14 +137,14 @@ fn full_of_hot_objects(policy: PolicyKind) -> Cache {
     cache
 }
 
-/// While `act` is at it, a caller waits for memory whose waker enters the cache. Says how often it
-/// did.
+/// Runs `act` while a caller waits for memory with a waker that enters the cache. Returns how often
+/// it entered.
 #[expect(
     clippy::disallowed_methods,
     reason = "the test waits for another thread"
 )]
 fn with_one_who_waits(cache: &Cache, act: impl FnOnce()) -> usize {
-    // Nothing is free but what hot objects give back.
+    // No memory is free except the memory that hot objects can release.
     let mut spent = Vec::new();
     while let Some(reservation) = cache.budget().reserve_free(64) {
         spent.push(reservation);
@@ -159,7 +159,7 @@ fn with_one_who_waits(cache: &Cache, act: impl FnOnce()) -> usize {
     let polled = waits.as_mut().poll(&mut Context::from_waker(&waker));
     assert!(polled.is_pending());
     act();
-    // Threads of the engine release memory too, and then the waker runs there.
+    // Engine threads release memory too, and then the waker runs there.
     let until = Instant::now() + Duration::from_secs(60);
     while enters.entered.load(Ordering::Acquire) == 0 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
@@ -190,10 +190,10 @@ fn a_waker_that_enters_the_cache_does_not_wait_for_who_makes_a_ban() {
     ends("making a ban", || {
         let cache = full_of_hot_objects(PolicyKind::Log);
         let bans: Vec<Ban> = (0..40_u8).map(|n| Ban::prefix(&[0xff, n])).collect();
-        // For these bans hot objects must make room.
+        // Hot objects must make room for these bans.
         let entered = with_one_who_waits(&cache, || drop(cache.remove_matching(&bans)));
         assert!(entered > 0, "nobody was woken");
-        // These replace those, whose memory is released.
+        // The wide ban replaces these bans, and their memory is released.
         let wide = Ban::prefix(b"");
         let entered = with_one_who_waits(&cache, || drop(cache.remove_matching(&[wide])));
         assert!(entered > 0, "nobody was woken");
@@ -213,7 +213,7 @@ fn a_waker_that_enters_the_cache_does_not_wait_for_who_writes_what_others_follow
         let reads = Arc::new(Reads(Mutex::new(stream.follow(0))));
         let budget = cache.budget().clone();
         let waker = Waker::from(Arc::clone(&reads));
-        // Small pieces are merged, for which hot objects make room.
+        // Small pieces are merged; hot objects make room for the merged piece.
         for _ in 0..400 {
             let mut spent = Vec::new();
             while let Some(reservation) = budget.reserve_free(16) {
@@ -226,7 +226,7 @@ fn a_waker_that_enters_the_cache_does_not_wait_for_who_writes_what_others_follow
     });
 }
 
-/// A waker that reads what is being written.
+/// A waker that reads the content that is being written.
 struct Reads(Mutex<Option<super::Follower>>);
 
 impl Wake for Reads {

@@ -1,4 +1,4 @@
-//! Walks: names and metadata of all that is stored, at the caller's pace.
+//! Walks: names and metadata of all stored objects, at the caller's pace.
 //!
 //! Calls `stripe/walk` device by device.
 //!
@@ -13,35 +13,35 @@ use crate::stripe::{StripeWalk, WalkPlace};
 /// An object that a [`Walk`] has found.
 #[derive(Clone, Debug)]
 pub struct WalkedObject {
-    /// Its name.
+    /// Name of the object.
     pub name: Bytes,
-    /// Its metadata.
+    /// Metadata of the object.
     pub metadata: Bytes,
     /// Length of the whole content, bytes, if known.
     pub content_len: Option<u64>,
-    /// Whether all content was stored when the head was written.
+    /// True if all content was stored when the head was written.
     pub is_complete: bool,
-    /// Whether a ban made it stale.
+    /// True if a ban made the object stale.
     pub is_made_stale: bool,
-    /// The number of its device, in the order of [`crate::Config`].
+    /// The number of the device, in the order of [`crate::Config`].
     pub device: usize,
 }
 
-/// What one step of a [`Walk`] found.
+/// Result of a [`Walk`] step.
 #[derive(Clone, Debug)]
 pub struct WalkStep {
-    /// Objects that are stored; none of them may have been found in this step.
+    /// Objects that are stored; a step may find none.
     pub objects: Vec<WalkedObject>,
-    /// Bytes that it read from the device, about.
+    /// Approximate number of bytes that the step read from the device.
     pub read_bytes: u64,
 }
 
-/// A walk through a cache ([`Cache::walk`]): an iterator whose every step reads a record, a set or
-/// a list of records.
+/// A walk through a cache ([`Cache::walk`]): an iterator in which every step reads a record, a set
+/// or a list of records.
 ///
-/// The caller decides when to take the next step, and may go on later, from [`Walk::position`],
-/// with another walk. Between steps nothing is held but memory for the list of one segment of the
-/// log; hot objects may have to make room for it. Otherwise a walk leaves no trace, as
+/// The caller decides when to take the next step, and may continue later, from [`Walk::position`],
+/// with another walk. Between steps the walk holds only the memory for the list of one log segment;
+/// hot objects may have to make room for it. Otherwise a walk has no side effects, as
 /// [`Cache::peek`].
 pub struct Walk {
     cache: Cache,
@@ -50,11 +50,11 @@ pub struct Walk {
 }
 
 impl Cache {
-    /// Begins a walk through all objects.
+    /// Starts a walk through all objects.
     ///
-    /// It gives out what is stored from its begin to its end. What is put, moved or removed
-    /// meanwhile may be given out or not, or twice. Objects that are kept in memory alone
-    /// ([`crate::Storage::Memory`]) are left out.
+    /// The walk returns every object that is stored during the whole walk. An object that is put,
+    /// moved or removed meanwhile may be returned or not, or twice. Objects that are kept only in
+    /// memory ([`crate::Storage::Memory`]) are left out.
     ///
     /// ```
     /// # use hashcache::{Cache, Config, Put};
@@ -75,8 +75,8 @@ impl Cache {
         }
     }
 
-    /// A walk that goes on at a position that [`Walk::position`] gave; `None` if it is none of this
-    /// cache.
+    /// A walk that continues at a position from [`Walk::position`]; `None` if the position is not
+    /// valid in this cache.
     pub fn walk_from(&self, position: &str) -> Option<Walk> {
         let mut parts = position.split('.');
         let device: usize = parts.next()?.parse().ok()?;
@@ -107,7 +107,7 @@ impl Cache {
 }
 
 impl Walk {
-    /// Where the next step begins, for [`Cache::walk_from`].
+    /// Position of the next step, for [`Cache::walk_from`].
     pub fn position(&self) -> String {
         let device = self.device;
         match self.stripe_walk.place() {
@@ -120,8 +120,8 @@ impl Walk {
         }
     }
 
-    /// The share of the store that was walked through, in thousandths: devices count alike, and
-    /// within one its segments or its sets.
+    /// The share of the store that was walked through, in thousandths. All devices have the same
+    /// weight, and so have the segments or sets within a device.
     pub fn done_permille(&self) -> u64 {
         let stripes = &self.cache.inner.stripes;
         let here = stripes.get(self.device);

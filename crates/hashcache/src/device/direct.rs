@@ -1,12 +1,12 @@
-//! Direct I/O: turning it on, and which alignment the disk asks for.
+//! Direct I/O: turns it on and finds the alignment that the disk requires.
 //!
-//! Called by `file`, once an opening.
+//! Called by `file`, once per open.
 //!
-//! Invariant: the alignment is what every place of the file asks for. It is never probed on space
-//! that was allocated and not written yet: ext4 and XFS answer a read there with zeros, whatever
-//! its alignment, and refuse the same read when data are there.
-//! Cost: one system call where the kernel tells the alignment; elsewhere at most five reads, and a
-//! write of 4 KiB where nothing was written yet.
+//! Invariant: the alignment is large enough everywhere in the file. It is never probed in space
+//! that was allocated and not written yet: there, ext4 and XFS answer a read with zeros at any
+//! alignment, and refuse the same read once there are data.
+//! Cost: one system call if the kernel reports the alignment; otherwise at most five reads, and a
+//! write of 4 KiB if nothing was written yet.
 
 use std::fs::File;
 use std::io;
@@ -16,10 +16,10 @@ use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
 use crate::memory::AlignedBuf;
 
-/// What buffers are aligned to, and the largest alignment that the engine's accesses have.
+/// Buffer alignment, and the largest alignment that the engine's accesses have.
 const ALIGNMENT_MAX: usize = 4096;
 
-/// Turns direct I/O on and returns the alignment it asks for; `None` when it is refused.
+/// Turns direct I/O on and returns the required alignment; `None` if direct I/O is refused.
 pub(super) fn turn_on(file: &File) -> Option<usize> {
     let alignment = match told(file) {
         ReportedAlignment::Bytes(bytes) => Some(bytes),
@@ -28,7 +28,7 @@ pub(super) fn turn_on(file: &File) -> Option<usize> {
     };
     let flags = rustix::fs::fcntl_getfl(file).ok()?;
     rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT).ok()?;
-    // Some file systems accept the flag and then refuse every read: one is tried even where the
+    // Some file systems accept the flag and then refuse every read. So a read is tried even if the
     // alignment is known.
     let alignment = match alignment {
         Some(bytes) => is_accepted(file, bytes).then_some(bytes),
@@ -40,7 +40,7 @@ pub(super) fn turn_on(file: &File) -> Option<usize> {
     alignment
 }
 
-/// The alignment that direct I/O would ask for, if the kernel tells it. Writes nothing.
+/// The alignment that direct I/O would require, if the kernel reports it. Writes nothing.
 pub(super) fn alignment_told(file: &File) -> Option<usize> {
     match told(file) {
         ReportedAlignment::Bytes(bytes) => Some(bytes),
@@ -48,14 +48,14 @@ pub(super) fn alignment_told(file: &File) -> Option<usize> {
     }
 }
 
-/// What the kernel says without being tried.
+/// The kernel's report, without a trial read.
 #[derive(Debug, PartialEq, Eq)]
 enum ReportedAlignment {
-    /// Offsets, lengths and buffers are to be aligned to this.
+    /// Required alignment for offsets, lengths and buffers.
     Bytes(usize),
-    /// There is no direct I/O here, or none with the engine's buffers.
+    /// Direct I/O is not available, or not with the engine's buffers.
     Refused,
-    /// It does not tell: Linux before 6.1, or this file system.
+    /// No report: Linux before 6.1, or a file system without this report.
     Nothing,
 }
 
@@ -63,7 +63,7 @@ fn told(file: &File) -> ReportedAlignment {
     let is_block_device =
         |file: &File| Ok::<_, io::Error>(file.metadata()?.file_type().is_block_device());
     if is_block_device(file).unwrap_or(false) {
-        // Older kernels tell this of a block device too, unlike `statx`.
+        // For a block device older kernels report this too, unlike `statx`.
         return match rustix::fs::ioctl_blksszget(file) {
             Ok(bytes) => usable(bytes),
             Err(_) => ReportedAlignment::Nothing,
@@ -77,7 +77,7 @@ fn told(file: &File) -> ReportedAlignment {
     }
 }
 
-/// `bytes` as an alignment; 0 stands for no direct I/O.
+/// Checks `bytes` as an alignment; 0 means no direct I/O.
 fn usable(bytes: u32) -> ReportedAlignment {
     match usize::try_from(bytes) {
         Ok(bytes) if bytes.is_power_of_two() && bytes <= ALIGNMENT_MAX => {
@@ -87,13 +87,13 @@ fn usable(bytes: u32) -> ReportedAlignment {
     }
 }
 
-/// The least alignment with which written bytes can be read.
+/// Finds the smallest alignment that works for reads in written space.
 fn probed(file: &File) -> Option<usize> {
     let mut first = AlignedBuf::zeroed(ALIGNMENT_MAX);
     file.read_exact_at(&mut first, 0).ok()?;
     if first.iter().all(|byte| *byte == 0) {
-        // Perhaps it was never written. Zeros written over zeros change nothing, whatever the file
-        // is.
+        // The space may never have been written. Zeros written over zeros change nothing, in any
+        // file.
         file.write_all_at(&first, 0).ok()?;
     }
     let mut alignments = (0..)
@@ -102,11 +102,11 @@ fn probed(file: &File) -> Option<usize> {
     alignments.find(|bytes| is_accepted(file, *bytes))
 }
 
-/// Whether a read with no more than this alignment is answered.
+/// Returns true if a read with only this alignment succeeds.
 fn is_accepted(file: &File, bytes: usize) -> bool {
     let mut buffer = AlignedBuf::zeroed(ALIGNMENT_MAX);
-    // At this offset an alignment smaller than the disk's is an error, not a wider read. A file
-    // shorter than that has nothing to read.
+    // At this offset, a length below the disk's alignment is an error and not a wider read. In a
+    // file shorter than the offset there is nothing to read.
     let offset = if bytes < ALIGNMENT_MAX {
         bytes as u64
     } else {

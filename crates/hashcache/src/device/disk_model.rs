@@ -1,9 +1,10 @@
-//! What an access costs on a disk that turns: seek, rotation, transfer.
+//! Access cost on a spinning disk: seek, rotation, transfer.
 //!
-//! A seek costs settling, which is most of the shortest seek, and travel: with the square root of
-//! the distance while the arm speeds up and slows down, linear beyond a third of the stroke, where
-//! it coasts (Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994). Times are whole
-//! nanoseconds and distances whole numbers, so a model gives the same figures everywhere.
+//! A seek costs settling, which is most of the shortest seek, and travel. Travel grows with the
+//! square root of the distance while the arm speeds up and slows down, and linearly beyond a third
+//! of the stroke, where the arm coasts (Ruemmler and Wilkes, "An introduction to disk drive
+//! modeling", 1994). Times are whole nanoseconds and distances whole numbers, so a model gives the
+//! same figures on every machine.
 //!
 //! Called by `throttle`. Touches no device and reads no clock.
 
@@ -11,14 +12,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A spinning disk. Made by name or from figures, see [`DiskModel::from_str`].
+/// A spinning disk, built by name or from figures; see [`DiskModel::from_str`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskModel {
     settle_ns: u64,
-    /// Mean over all pairs of places, settling included.
+    /// Mean over all position pairs, including settling.
     average_seek_ns: u64,
     rpm: u32,
-    /// Bytes per second at the first and at the last place.
+    /// Transfer rate at the first and at the last position, bytes per second.
     outer_rate: u64,
     inner_rate: u64,
 }
@@ -42,8 +43,8 @@ impl DiskModel {
         inner_rate: 60_000_000,
     };
 
-    /// A disk that does `rate` random reads of 16 KiB a second: [`DiskModel::HDD_7200`] with all
-    /// that moves made slower or faster. `None` beyond 1 to 1,000.
+    /// A disk with `rate` random 16 KiB reads a second: [`DiskModel::HDD_7200`] with all mechanical
+    /// times scaled. `None` outside 1 to 1,000.
     pub fn seeks_per_second(rate: u32) -> Option<Self> {
         if !(1..=SEEK_RATE_MAX).contains(&rate) {
             return None;
@@ -58,13 +59,15 @@ impl DiskModel {
             rpm: u32::try_from(rpm).ok()?,
             ..base
         };
-        // What rounding took from the turn is given to the seek: the sum is what was asked for.
+        // Rounding to whole rpm changes the turn time; the seek makes up for it, so that the sum is
+        // as wanted.
         model.average_seek_ns = in_micros(moving - model.turn_ns() / 2);
         Some(model)
     }
 
-    /// The same disk when what is asked for lies all over it, however near it lies in the device:
-    /// every seek takes the mean. For a store in small that is to tell of one that fills the disk.
+    /// The same disk if the accesses are spread over all of it, even if their offsets are near each
+    /// other: every seek takes the mean time. Lets a small store stand for a store that fills the
+    /// disk.
     pub fn spread(self) -> Self {
         Self {
             settle_ns: self.average_seek_ns,
@@ -72,18 +75,18 @@ impl DiskModel {
         }
     }
 
-    /// Mean time of a read of `bytes` bytes anywhere.
+    /// Mean time to read `bytes` bytes at a random position.
     pub fn random_read(&self, bytes: u64) -> Duration {
         let moving = self.average_seek_ns + self.turn_ns() / 2;
         Duration::from_nanos(moving.saturating_add(self.mean_transfer_ns(bytes)))
     }
 
-    /// Bytes per second of a transfer, on the outermost and on the innermost track.
+    /// Transfer rates on the outermost and on the innermost track, bytes per second.
     pub fn transfer_rates(&self) -> (u64, u64) {
         (self.outer_rate, self.inner_rate)
     }
 
-    /// Time of a seek over `distance` bytes of a disk of `size` bytes. Moving nowhere also takes
+    /// Time to seek over `distance` bytes on a disk of `size` bytes. Distance 0 also costs
     /// settling: the head has left the track's time slot, if not the track.
     pub(super) fn seek_ns(&self, distance: u64, size: u64) -> u64 {
         // In parts of 2^32 of the whole stroke.
@@ -100,8 +103,8 @@ impl DiskModel {
             .saturating_add(u64::try_from(travel).unwrap_or(u64::MAX))
     }
 
-    /// Travel over a third of the stroke. Over all pairs of places the curve of `seek_ns` has the
-    /// mean 128/135 of it.
+    /// Travel time over a third of the stroke. The `seek_ns` curve's mean, over all position pairs,
+    /// is 128/135 of it.
     fn third_ns(&self) -> u64 {
         (self.average_seek_ns - self.settle_ns) * 135 / 128
     }
@@ -114,7 +117,7 @@ impl DiskModel {
     pub(super) fn transfer_ns(&self, offset: u64, bytes: u64, size: u64) -> u64 {
         let (outer, inner) = (u128::from(self.outer_rate), u128::from(self.inner_rate));
         let (size, offset) = (u128::from(size.max(1)), u128::from(offset.min(size)));
-        // Rates are bounded, so this is one, and not zero.
+        // Rates are bounded, so the result is a rate too, and not zero.
         let rate = (outer * (size - offset) + inner * offset) / size;
         let time = u128::from(bytes) * u128::from(SECOND) / rate.max(1);
         u64::try_from(time).unwrap_or(u64::MAX)
@@ -158,7 +161,7 @@ impl DiskModel {
     }
 }
 
-/// Why a text names no disk.
+/// Reason why a text is not a disk model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskModelError {
@@ -168,7 +171,7 @@ pub enum DiskModelError {
          `hdd-5400`, and `seek=`, `settle=`, `rpm=`, `rate=`, `inner=`"
     )]
     Unknown {
-        /// What was found.
+        /// The unknown word.
         word: String,
     },
     /// The value of a key cannot be read.
@@ -182,7 +185,7 @@ pub enum DiskModelError {
     /// No disk has such figures.
     #[error("`{key}` is out of range for a disk")]
     Impossible {
-        /// The key of the figure that is too small, too large, or does not go with the others.
+        /// Key for the figure that is too small, too large, or does not fit the others.
         key: &'static str,
     },
 }
@@ -190,10 +193,10 @@ pub enum DiskModelError {
 impl FromStr for DiskModel {
     type Err = DiskModelError;
 
-    /// Reads `70` (seeks per second), `hdd-7200`, `hdd-5400`, or figures in which a disk differs
-    /// from the first named, `hdd-7200` if none is: `seek=8.5ms,rpm=7200,rate=120MB/s`,
-    /// `hdd-5400,inner=50MB/s`. `seek` is the mean, `rate` holds for all of the disk unless
-    /// `inner` follows it.
+    /// Parses `70` (seeks per second), `hdd-7200`, `hdd-5400`, or the figures in which a disk
+    /// differs from the named disk, `hdd-7200` by default: `seek=8.5ms,rpm=7200,rate=120MB/s`,
+    /// `hdd-5400,inner=50MB/s`. `seek` is the mean; `rate` holds for the whole disk unless `inner`
+    /// follows it.
     fn from_str(text: &str) -> Result<Self, DiskModelError> {
         let mut words = text.split(',').map(str::trim).peekable();
         let first = words.peek().copied().unwrap_or_default();
@@ -222,7 +225,7 @@ impl FromStr for DiskModel {
     }
 }
 
-/// The figures, in a form that reads back as the same disk.
+/// Prints the figures in a form that parses to the same disk.
 impl fmt::Display for DiskModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (seek, settle) = (self.average_seek_ns, self.settle_ns);
@@ -257,7 +260,7 @@ fn rate(text: &str) -> Option<u64> {
     in_unit(text.strip_suffix("/s")?, &units)
 }
 
-/// A decimal number with the first of `units` it ends in, rounded down.
+/// Parses a decimal number with a suffix from `units`, rounded down.
 fn in_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let (number, unit) = units
         .iter()
@@ -279,9 +282,9 @@ fn in_micros(nanos: u64) -> u64 {
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
-/// What a rate of seeks is stated for: the first read of a record, and near enough a set.
+/// Read size for a seek rate: a record's first read, and nearly that for a set.
 const USUAL_READ: u64 = 16 << 10;
-/// Beyond these a figure is a slip of the pen, and products of them could exceed 64 bits.
+/// Limits: a larger figure is a typing error, and products could exceed 64 bits.
 const SEEK_RATE_MAX: u32 = 1000;
 const SEEK_MAX: u64 = 10 * SECOND;
 const RPM_MAX: u32 = 1_000_000;

@@ -1,7 +1,7 @@
-//! A device that fails on purpose: at write number n, or by losing what was not synced.
+//! A device that fails on purpose: at write number n, or by losing writes that were not synced.
 //!
-//! The tests of "every write can be the last" run a workload on it, end it at each write in turn,
-//! and open what is left.
+//! The tests "every write can be the last" run a workload on it, stop it at each write in turn, and
+//! open the store that remains.
 
 use std::io;
 use std::ops::Range;
@@ -9,38 +9,38 @@ use std::sync::Mutex;
 
 use super::{Device, MemoryDevice};
 
-/// What happens at the chosen write.
+/// Effect on the chosen write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// This write and all later ones never arrive (kill, power cut).
+    /// This write and all later writes are lost (kill, power cut).
     Freeze,
-    /// Of this write only the first sectors arrive, of later ones nothing.
+    /// Only this write's first sectors are stored, later writes are lost.
     Torn {
-        /// Sectors of 512 bytes that arrive.
+        /// Number of 512-byte sectors that are stored.
         sectors: usize,
     },
-    /// This write never arrives, later ones do.
+    /// This write is lost, later writes are stored.
     Lost,
-    /// One bit of this write arrives flipped.
+    /// This write is stored with one bit flipped.
     Flip {
-        /// Which bit, modulo the length of the write.
+        /// Bit number, modulo the write's length.
         bit: usize,
     },
     /// This write and all later operations fail with an error.
     Error,
-    /// This write and all later ones are refused for want of space; reads and syncs still work.
+    /// This write and all later writes fail with `ENOSPC`; reads and syncs still work.
     Full,
 }
 
 struct State {
     writes: u64,
-    /// Writes since the last sync: offset and what was there before.
+    /// Writes since the last sync: offset and the bytes that were there before.
     unsynced: Vec<(u64, Vec<u8>)>,
     track: bool,
     stopped: bool,
     failing: bool,
     full: bool,
-    /// Places that cannot be read.
+    /// Byte ranges that cannot be read.
     unreadable: Vec<Range<u64>>,
 }
 
@@ -52,7 +52,7 @@ pub struct FaultDevice {
 }
 
 impl FaultDevice {
-    /// Fails with `fault` at write number `at` (the first is 0); never without one.
+    /// Fails with `fault` at write number `at` (the first is 0); `None`: never fails.
     pub fn new(inner: MemoryDevice, at: Option<(u64, Fault)>) -> Self {
         let state = State {
             writes: 0,
@@ -70,7 +70,7 @@ impl FaultDevice {
         }
     }
 
-    /// A device that remembers what is not synced, for [`FaultDevice::cut_power`].
+    /// A device that remembers unsynced writes, for [`FaultDevice::cut_power`].
     pub fn with_volatile_cache(inner: MemoryDevice) -> Self {
         let device = Self::new(inner, None);
         device.lock().track = true;
@@ -82,23 +82,23 @@ impl FaultDevice {
         self.lock().writes
     }
 
-    /// What the medium holds now.
+    /// A copy of the bytes on the medium.
     pub fn media(&self) -> Vec<u8> {
         self.inner.to_bytes()
     }
 
-    /// From now on every operation fails.
+    /// Makes every later operation fail.
     pub fn fail(&self) {
         self.lock().failing = true;
     }
 
-    /// From now on reads of any byte of `range` fail, whatever is written there.
+    /// Makes later reads of any byte in `range` fail, even after writes to it.
     pub fn refuse_reads(&self, range: Range<u64>) {
         self.lock().unreadable.push(range);
     }
 
-    /// A power cut: of the writes since the last sync, those for which `keep` says no are lost,
-    /// sector by sector where it says so. Later writes never arrive.
+    /// Simulates a power cut: each sector written since the last sync is lost if `keep` returns
+    /// false for it. Later writes are lost.
     pub fn cut_power(&self, mut keep: impl FnMut() -> bool) {
         let mut state = self.lock();
         state.stopped = true;

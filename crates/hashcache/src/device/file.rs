@@ -1,4 +1,4 @@
-//! A preallocated file or a block device, read and written past the page cache where possible.
+//! A preallocated file or a block device, accessed with direct I/O (no page cache) if possible.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,12 +10,12 @@ use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 
 use super::{Device, direct};
 
-/// Why a file could not become a device.
+/// Reason why a file cannot be used as a device.
 #[derive(Debug)]
 pub enum FileError {
-    /// Another process has it open.
+    /// Another process has the file open.
     Locked,
-    /// What the system said.
+    /// Error from the system.
     Io(io::Error),
 }
 
@@ -31,7 +31,7 @@ impl From<rustix::io::Errno> for FileError {
     }
 }
 
-/// A file or block device, locked for as long as this lives.
+/// A file or block device, locked until this is dropped.
 pub struct FileDevice {
     file: File,
     len: u64,
@@ -41,9 +41,9 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens `path`, makes it when it is missing, and lets it grow to `size` bytes if it is a file
-    /// that is smaller (`None`: takes it as it is). Space is allocated at once, so that a disk that
-    /// fills up later cannot take it away.
+    /// Opens `path` and creates it if it is missing. A file below `size` bytes is extended to
+    /// `size` (`None`: the size stays). Space is allocated now, so that other files cannot use it
+    /// up later.
     pub fn open(path: &Path, size: Option<u64>) -> Result<Self, FileError> {
         let (file, created) = Self::open_file(path, size.is_some())?;
         lock(&file)?;
@@ -53,7 +53,7 @@ impl FileDevice {
         } else if let Some(size) = size.filter(|size| *size > metadata.len()) {
             if let Err(error) = allocate(&file, size) {
                 if created {
-                    // What was made a moment ago and never held anything is not left lying about.
+                    // Do not leave behind a file that was just created and is still empty.
                     let _ = std::fs::remove_file(path);
                 } else {
                     let _ = file.set_len(metadata.len());
@@ -78,10 +78,10 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Opens the existing `path` as [`FileDevice::open`] does, but without its lock: another
-    /// process may be serving from it. Nothing must be written to it.
+    /// Opens the existing `path` as [`FileDevice::open`] does, but without the lock, because
+    /// another process may be serving from it. The caller must not write to it.
     pub(crate) fn open_shared(path: &Path) -> Result<Self, FileError> {
-        // For writing too: a process that may not write to it cannot serve from it.
+        // Also opened for writing: a process without write permission could not serve from it.
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let metadata = file.metadata()?;
         let len = if metadata.file_type().is_block_device() {
@@ -89,7 +89,7 @@ impl FileDevice {
         } else if metadata.is_file() {
             metadata.len()
         } else {
-            // As the system says when space is to be allocated there.
+            // Returns the error that allocating there would give.
             return Err(rustix::io::Errno::NODEV.into());
         };
         Ok(Self {
@@ -101,12 +101,13 @@ impl FileDevice {
         })
     }
 
-    /// The file, and whether it was made just now.
+    /// Returns the file, and true if it was just created.
     fn open_file(path: &Path, create: bool) -> Result<(File, bool), FileError> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600);
         if Self::is_block_device(path) {
-            // Without it a mounted device could be opened, and what is mounted would be destroyed.
+            // Without `O_EXCL` a mounted device could be opened, and the file system there would be
+            // destroyed.
             options.custom_flags(i32::try_from(OFlags::EXCL.bits()).map_err(io::Error::other)?);
         }
         match unless_busy(|| options.open(path)) {
@@ -121,9 +122,9 @@ impl FileDevice {
         }
     }
 
-    /// Has the holes of an existing file filled with space, so that a disk that fills up later
-    /// cannot take it away: a file that was copied may have some. Where there is no space for all
-    /// of them they stay, and a write will be refused some day.
+    /// Allocates space for holes in an existing file, so that other files cannot use it up later: a
+    /// copied file may have holes. If the free space is too small for all holes, they stay, and a
+    /// later write may be refused.
     pub(crate) fn claim(path: &Path) {
         match fill_holes(path) {
             Ok(true) => {}
@@ -137,26 +138,26 @@ impl FileDevice {
         }
     }
 
-    /// Whether `path` is one, whose size is not for us to choose.
+    /// Returns true if `path` is a block device. Such a device has a fixed size.
     pub fn is_block_device(path: &Path) -> bool {
         std::fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device())
     }
 
-    /// Whether this made the file.
+    /// Returns true if `open` created the file.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// The path it was opened by.
+    /// The path given to `open`.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// An open-file-description lock: unlike a POSIX lock it is not lost when some other descriptor of
-/// the same file is closed, and unlike a pid file it cannot be left behind.
+/// Takes an open-file-description lock. Unlike a POSIX lock it is not lost when some other
+/// descriptor of the same file is closed, and unlike a pid file it cannot be left behind.
 ///
-/// Tried for half a second: a process that was killed a moment ago may still be on its way out.
+/// Retries for half a second, because a process that was just killed may still be exiting.
 fn lock(file: &File) -> Result<(), FileError> {
     for _ in 0..LOCK_TRIES {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -168,7 +169,7 @@ fn lock(file: &File) -> Result<(), FileError> {
     Err(FileError::Locked)
 }
 
-/// Opens what only one may have open, as patiently as `lock` is: a block device.
+/// Opens a block device, which only one process may have open, with the same retries as `lock`.
 fn unless_busy(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
     for _ in 1..LOCK_TRIES {
         match open() {
@@ -188,8 +189,8 @@ fn allocate(file: &File, size: u64) -> io::Result<()> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
-            // A file system that cannot preallocate (FAT on a stick): zeros, so that the space is
-            // ours.
+            // The file system cannot preallocate (FAT on a stick): write zeros, so that the space
+            // is ours.
             let zeros = vec![0; 1 << 20];
             let mut at = file.metadata()?.len();
             while at < size {
@@ -204,7 +205,7 @@ fn allocate(file: &File, size: u64) -> io::Result<()> {
     }
 }
 
-/// Whether all of the file at `path` has space now.
+/// Returns true if all blocks in the file at `path` are allocated now.
 fn fill_holes(path: &Path) -> io::Result<bool> {
     let file = OpenOptions::new().write(true).open(path)?;
     let metadata = file.metadata()?;
@@ -212,13 +213,13 @@ fn fill_holes(path: &Path) -> io::Result<bool> {
     if missing == 0 || !metadata.is_file() {
         return Ok(true);
     }
-    // Asked before: some file systems take all there is before they refuse.
+    // Check free space first: some file systems take all free space before they refuse.
     let system = rustix::fs::fstatvfs(&file)?;
     if system.f_bavail.saturating_mul(system.f_frsize) < missing {
         return Ok(false);
     }
     match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, metadata.len()) {
-        // A file system that cannot preallocate has been given zeros when the store was made.
+        // If the file system cannot preallocate, zeros were written when the store was created.
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(true),
         Err(errno) => Err(errno.into()),
     }

@@ -1,4 +1,4 @@
-//! A device of unit tests: acts before chosen calls, or looks at all of them.
+//! A device for unit tests: runs actions before chosen calls, or shows all calls to a watcher.
 
 #![cfg(not(loom))]
 
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{Device, MemoryDevice};
 
-/// A call, before it is passed on.
+/// A call, before it is passed to the inner device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     /// Offset and length.
@@ -19,12 +19,12 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// Whether it writes any byte of `range`.
+    /// Returns true if the call writes any byte in `range`.
     pub(crate) fn writes_to(self, range: &Range<u64>) -> bool {
         matches!(self, Self::Write(at, length) if meets(range, at, length))
     }
 
-    /// Whether it reads any byte of `range`.
+    /// Returns true if the call reads any byte in `range`.
     pub(crate) fn reads_from(self, range: &Range<u64>) -> bool {
         matches!(self, Self::Read(at, length) if meets(range, at, length))
     }
@@ -54,7 +54,8 @@ impl Hooked {
         })
     }
 
-    /// Does `act` once, before the first call that `is_it`, on the thread that makes the call.
+    /// Runs `act` once, before the first call that matches `is_it`, on the thread that makes the
+    /// call.
     pub(crate) fn before(
         &self,
         is_it: impl Fn(Call) -> bool + Send + 'static,
@@ -64,17 +65,17 @@ impl Hooked {
         self.hooks.lock().unwrap().push(hook);
     }
 
-    /// Actions that are still to be done.
+    /// Actions that have not run yet.
     pub(crate) fn hooks_left(&self) -> usize {
         self.hooks.lock().unwrap().len()
     }
 
-    /// Shows each call to `watcher` before it is passed on.
+    /// Shows each call to `watcher` before it is passed to the inner device.
     pub(crate) fn watch(&self, watcher: impl Fn(Call) + Send + Sync + 'static) {
         *self.watcher.lock().unwrap() = Some(Arc::new(watcher));
     }
 
-    /// No call is shown to the watcher any more.
+    /// Removes the watcher.
     pub(crate) fn watch_no_more(&self) {
         *self.watcher.lock().unwrap() = None;
     }

@@ -1,11 +1,11 @@
-//! A device in memory, for tests, models and examples. Nothing outlives the process.
+//! A device in memory, for tests, models and examples. Its bytes are lost when the process exits.
 
 use std::io;
 use std::sync::RwLock;
 
 use super::Device;
 
-/// Keeps bytes as long as it lives.
+/// Keeps its bytes until it is dropped.
 pub struct MemoryDevice {
     bytes: RwLock<Vec<u8>>,
 }
@@ -23,7 +23,7 @@ impl MemoryDevice {
         }
     }
 
-    /// A copy of what it holds.
+    /// A copy of all bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.bytes
             .read()

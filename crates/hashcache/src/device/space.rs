@@ -1,4 +1,4 @@
-//! Checks whether files of given sizes could be made or grow, without making them.
+//! Checks if files of given sizes could be created or extended, without creating them.
 //!
 //! Called by `store` to check a configuration without opening anything.
 //!
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 
-/// A file and the bytes it is to have.
+/// A file and its planned size in bytes.
 pub(crate) struct SpaceRequest {
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
 }
 
-/// The requests that cannot be met, each with what the system would say. Files of one file system
-/// share what is free there, in the order of `requests`.
+/// The requests that cannot be met, each with the error that the system would return. Files on the
+/// same file system share the free space there, in `requests` order.
 pub(crate) fn refusals(requests: &[SpaceRequest]) -> Vec<(PathBuf, io::Error)> {
     let mut taken: BTreeMap<u64, u64> = BTreeMap::new();
     let mut refusals = Vec::new();
@@ -30,13 +30,13 @@ pub(crate) fn refusals(requests: &[SpaceRequest]) -> Vec<(PathBuf, io::Error)> {
     refusals
 }
 
-/// Counts what `request` needs to what is `taken` of its file system.
+/// Adds the space that `request` needs to the space already `taken` on the file system.
 fn check(request: &SpaceRequest, taken: &mut BTreeMap<u64, u64>) -> io::Result<()> {
     let (place, held) = match request.path.metadata() {
         Ok(file) => (request.path.as_path(), file.blocks() * 512),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let directory = existing_ancestor(&request.path);
-            // A file is made in it, or first a directory.
+            // A file is created in this directory, or first a subdirectory.
             access(directory, Access::WRITE_OK | Access::EXEC_OK)?;
             (directory, 0)
         }
@@ -44,7 +44,7 @@ fn check(request: &SpaceRequest, taken: &mut BTreeMap<u64, u64>) -> io::Result<(
     };
     let needed = request.bytes.saturating_sub(held);
     let system = statvfs(place)?;
-    // Some space is kept for root alone.
+    // Some blocks are reserved for root.
     let free_blocks = if rustix::process::geteuid().is_root() {
         system.f_bfree
     } else {

@@ -1,16 +1,16 @@
-//! A device that takes as long as a disk that turns: what a slow disk would do, on a fast machine.
+//! A device as slow as a spinning disk: shows how a slow disk behaves on a fast machine.
 //!
-//! One arm serves the requests one after another, in the order of their arrival; the caller puts
-//! them in a good order. A request that begins where the last one ended costs its transfer, any
-//! other a seek and a part of a turn besides. The part of a turn is spread evenly, from a seed:
-//! where the platter stands is not modelled. Nor is a cache in the disk: a write takes its time at
-//! once, and a sync none.
+//! One arm serves the requests one after another, in arrival order; the caller chooses a good
+//! order. A request that starts where the last request finished costs only the transfer; any other
+//! request also costs a seek and part of a turn. This part is spread evenly, starting from a seed,
+//! because the platter position is not modelled. Nor is a cache in the disk: a write takes the full
+//! time at once, and a sync takes none.
 //!
-//! Time is either *modelled* (no call waits; [`ThrottleDevice::figures`] says how long the disk
+//! Time is either *modelled* (no call waits; [`ThrottleDevice::figures`] returns how long the disk
 //! would have been busy) or *real* (calls return when the disk would have been done, to about 50
 //! microseconds).
 //!
-//! Cost: one lock a request, held for some arithmetic.
+//! Cost: one lock for each request, held for some arithmetic.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,16 +20,16 @@ use super::Device;
 use super::disk_model::DiskModel;
 use crate::clock::Clock;
 
-/// Whether requests take the time they are modelled to take.
+/// Selects if requests take their modelled time.
 #[derive(Clone)]
 pub enum Pace {
-    /// They do not; the time is added up only.
+    /// Requests return at once; their times are only added up.
     Modelled,
-    /// They do, by this clock, which must advance by itself.
+    /// Requests take their time on this clock, which must advance by itself.
     Real(Clock),
 }
 
-/// What a [`ThrottleDevice`] has done.
+/// Counters of a [`ThrottleDevice`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThrottleFigures {
     /// Read requests.
@@ -40,19 +40,19 @@ pub struct ThrottleFigures {
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Requests that did not begin where the last one had ended.
+    /// Requests that did not start where the last request had finished.
     pub seeks: u64,
-    /// How long the disk was, or would have been, at work.
+    /// Time for which the disk was, or would have been, busy.
     pub busy: Duration,
 }
 
 struct Arm {
     pace: Pace,
-    /// Where the last request ended; `None` before the first.
+    /// Offset at which the last request finished; `None` before the first.
     at: Option<u64>,
     /// Part of a turn that the next access waits for, in 1/2^32.
     turn_part: u32,
-    /// When all requests so far will be done.
+    /// Time at which all requests so far will be done.
     free_at: Duration,
     figures: ThrottleFigures,
 }
@@ -71,8 +71,8 @@ enum Direction {
 }
 
 impl ThrottleDevice {
-    /// `inner`, with its first byte on the outermost track of such a disk and its last byte on the
-    /// innermost. Equal seeds and equal requests give equal times.
+    /// Wraps `inner`, with the first byte on the outermost track of the disk and the last byte on
+    /// the innermost. Equal seeds and equal requests give equal times.
     pub fn new(inner: Arc<dyn Device>, model: DiskModel, pace: Pace, seed: u32) -> Self {
         let arm = Arm {
             pace,
@@ -88,22 +88,22 @@ impl ThrottleDevice {
         }
     }
 
-    /// Changes whether requests take their time, from the next one on.
+    /// Sets the pace, starting with the next request.
     pub fn set_pace(&self, pace: Pace) {
         self.lock().pace = pace;
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     pub fn figures(&self) -> ThrottleFigures {
         self.lock().figures
     }
 
-    /// How long the disk was, or would have been, at work.
+    /// Time for which the disk was, or would have been, busy.
     pub fn busy(&self) -> Duration {
         self.figures().busy
     }
 
-    /// The disk it models.
+    /// The disk that is modelled.
     pub fn model(&self) -> DiskModel {
         self.model
     }
@@ -112,9 +112,9 @@ impl ThrottleDevice {
         self.arm.lock().expect("no holder of this lock panics")
     }
 
-    /// Gives a request its turn at the arm, has `access` done meanwhile, and returns when the arm
-    /// would be done with it. Places in the queue are given out at arrival, not at the lock of a
-    /// sleeper, so that no request overtakes another.
+    /// Queues a request for the arm, runs `access` meanwhile, and returns when the arm would be
+    /// done with it. The place in the queue is fixed on arrival, not when a sleeper takes the lock,
+    /// so that no request overtakes another.
     fn serve(
         &self,
         offset: u64,
@@ -143,7 +143,7 @@ impl ThrottleDevice {
 }
 
 impl Arm {
-    /// What an access costs from where the arm is; moves it to the end of the access.
+    /// Access cost from the current position; moves the arm to where the access stops.
     fn cost(&mut self, model: &DiskModel, offset: u64, length: u64, size: u64) -> Duration {
         let mut cost = model.transfer_ns(offset, length, size);
         if self.at != Some(offset) {
@@ -152,7 +152,8 @@ impl Arm {
             let turn = u64::try_from(turn).unwrap_or(u64::MAX);
             let seek = model.seek_ns(distance, size);
             cost = cost.saturating_add(seek).saturating_add(turn);
-            // Steps of the golden ratio: even in the short run as well, where chance is not.
+            // Steps by the golden ratio: evenly distributed even over few requests, unlike random
+            // numbers.
             self.turn_part = self.turn_part.wrapping_add(0x9e37_79b9);
             self.figures.seeks += 1;
         }
@@ -160,8 +161,8 @@ impl Arm {
         Duration::from_nanos(cost)
     }
 
-    /// When a request that arrives at `now` and costs `cost` is done: after all that arrived before
-    /// it.
+    /// Time at which a request that arrives at `now` and costs `cost` is done, after all requests
+    /// that arrived before it.
     fn queue(&mut self, now: Duration, cost: Duration) -> Duration {
         self.free_at = self.free_at.max(now).saturating_add(cost);
         self.free_at
@@ -180,7 +181,7 @@ impl ThrottleFigures {
     }
 }
 
-/// Sleeps as long as a sleep is sure to end in time, then looks at the clock until it is `time`.
+/// Sleeps while the sleep is sure to return in time, then polls the clock until `time`.
 fn wait_until(time: Duration, now: impl Fn() -> Duration, sleep: impl Fn(Duration)) {
     loop {
         let left = time.saturating_sub(now());
@@ -195,7 +196,7 @@ fn wait_until(time: Duration, now: impl Fn() -> Duration, sleep: impl Fn(Duratio
     }
 }
 
-/// How much later than asked for Linux wakes a sleeper: 50 microseconds of timer slack, and the
+/// Delay with which Linux may wake a sleeper: 50 microseconds of timer slack, and the context
 /// switch.
 const OVERSLEEP: Duration = Duration::from_micros(100);
 

@@ -1,14 +1,14 @@
 //! Reads by io_uring: one thread submits requests to the kernel and takes their completions.
 //!
-//! Called by `stripe` for a device that is a file. A caller queues a request and does not wait. The
-//! requests that were queued meanwhile are submitted in one system call, in their order, and the
+//! Called by `stripe` for a device that is a file. A caller queues a request and does not wait. All
+//! requests queued since the last system call are submitted in the next, in their order, and the
 //! same call returns completions.
 //!
-//! Invariants: the buffer of a read belongs to the ring from the request to its completion, even if
-//! the caller is gone by then; every request is called back, or returned at once. Closing waits for
-//! what the kernel has. Where the kernel refuses a ring (none in it, turned off, or filtered away
-//! in a container), starting one is an error and nothing else.
-//! Cost: a lock a request, and a write that wakes the thread if it sleeps; 256 KiB of stack.
+//! Invariants: a read's buffer belongs to the ring from the request to the completion, even if the
+//! caller has gone by then. For every request the ring runs the callback, or returns the request at
+//! once. Closing waits for all reads that are in the kernel. If the kernel refuses a ring (not
+//! built in, turned off, or filtered by a container), `start` returns an error; nothing else fails.
+//! Cost: a lock for each request, and a write that wakes the thread if it sleeps; 256 KiB of stack.
 #![expect(
     unsafe_code,
     reason = "the kernel writes to buffers that requests name"
@@ -30,26 +30,25 @@ use rustix::io::Errno;
 
 use crate::memory::AlignedBuf;
 
-/// What is called when a read is done, on the ring's own thread: it must be brief.
+/// Callback for a finished read. It runs on the ring's own thread, so it must be brief.
 pub(crate) type ReadDone = Box<dyn FnOnce(io::Result<AlignedBuf>) + Send>;
 
-/// Reads that the kernel has at once: where 32 keep a flash device busy, some more for those that
-/// take long. The rest waits.
+/// Reads in the kernel at the same time: 32 keep a flash device busy, and the others make up for
+/// reads that take long. Further requests wait in a queue.
 const DEPTH: usize = 64;
-/// How often a read is tried that was interrupted, or for which the kernel had no room.
+/// Retries of a read that was interrupted, or that the kernel had no room for.
 const TRIES_MAX: u32 = 100;
-/// Until it is tried again when the kernel is short of memory.
+/// Pause before a retry when the kernel lacks memory.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(1);
 const STACK_BYTES: usize = 256 << 10;
-/// What tells completions of wake-ups from those of reads.
+/// Tag for completions of wake-ups; reads have smaller tags.
 const WAKE: u64 = u64::MAX;
 
-/// Bytes that are wanted.
+/// A read request.
 pub(crate) struct Request {
     pub(crate) offset: u64,
     pub(crate) buffer: AlignedBuf,
-    /// So much of the buffer is filled already; the read continues behind it, at `offset` plus
-    /// this.
+    /// Bytes already filled in the buffer; the read continues behind them, at `offset + filled`.
     pub(crate) filled: usize,
     pub(crate) done: ReadDone,
 }
@@ -62,7 +61,7 @@ pub(crate) struct Ring {
 
 struct RingState {
     inbox: Mutex<Inbox>,
-    /// Written to when there is something for a thread that sleeps.
+    /// Event counter, written to wake the thread if it sleeps.
     wake: OwnedFd,
 }
 
@@ -70,7 +69,7 @@ struct RingState {
 struct Inbox {
     requests: VecDeque<Request>,
     asleep: bool,
-    /// Requests are given back.
+    /// If true, new requests are returned to their callers.
     closed: bool,
 }
 
@@ -80,7 +79,7 @@ impl RingState {
     }
 
     fn wake(&self) {
-        // An event counter takes any eight bytes as a number; it is read before it could be full.
+        // An eventfd takes any eight bytes as a number; it is read before it could overflow.
         let _ = rustix::io::write(&self.wake, &[1; 8]);
     }
 }
@@ -89,12 +88,13 @@ impl Ring {
     /// A ring for reads of `file`.
     ///
     /// # Errors
-    /// The kernel has none for us, or it does not read this file.
+    /// The kernel refuses a ring, or the ring cannot read this file.
     pub(crate) fn start(file: &File) -> io::Result<Self> {
         Self::start_with(file, build)
     }
 
-    /// The same with a ring that `build` makes, on the thread that will use it.
+    /// As [`Ring::start`], with a ring from `build`, which runs on the thread that will use the
+    /// ring.
     fn start_with(
         file: &File,
         build: impl FnOnce() -> io::Result<IoUring> + Send + 'static,
@@ -121,7 +121,7 @@ impl Ring {
         })
     }
 
-    /// Has `request` read; gives it back when the ring is closed.
+    /// Queues `request`; returns it if the ring is closed.
     pub(crate) fn read(&self, request: Request) -> Result<(), Request> {
         let mut inbox = self.shared.lock();
         if inbox.closed {
@@ -136,7 +136,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Takes no more requests, and waits for those it has.
+    /// Refuses new requests, and waits until the requests in the ring are done.
     pub(crate) fn close(&self) {
         self.shared.lock().closed = true;
         self.shared.wake();
@@ -144,8 +144,8 @@ impl Ring {
             let mut thread = self.thread.lock().expect("no holder of this lock panics");
             thread.take()
         };
-        // What is called back may hold the last handle to the cache: then this is the ring's own
-        // thread, which ends by itself when it has called back the others.
+        // A callback may drop the last handle to the cache. Then this is the ring's own thread,
+        // which must not join itself: it exits after the remaining callbacks.
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
@@ -160,7 +160,7 @@ impl Drop for Ring {
     }
 }
 
-/// A ring that only its thread uses; on kernels before 6.1 one that any could.
+/// Builds a ring for a single issuer thread; on kernels before 6.1, a ring without that limit.
 fn build() -> io::Result<IoUring> {
     let entries = u32::try_from(DEPTH + 1).expect("few").next_power_of_two();
     let mut builder = IoUring::builder();
@@ -196,7 +196,7 @@ fn serve(
     }
 }
 
-/// A read that the kernel has.
+/// A read that is in the kernel.
 struct KernelRead {
     request: Request,
     tries: u32,
@@ -206,13 +206,13 @@ struct Worker {
     ring: IoUring,
     file: File,
     shared: Arc<RingState>,
-    /// By the number that the kernel knows a read by.
+    /// Indexed by the read's tag in the kernel.
     under_way: Vec<Option<KernelRead>>,
     free: Vec<usize>,
     waiting: VecDeque<Request>,
-    /// Where the kernel writes what it read of `RingState::wake`.
+    /// Buffer into which the kernel reads `RingState::wake`.
     wakes: Box<[u8; 8]>,
-    /// Whether the kernel has a read of `RingState::wake`.
+    /// True if a read on `RingState::wake` is in the kernel.
     wake_asked: bool,
     completions: Vec<(u64, i32)>,
 }
@@ -232,7 +232,7 @@ impl Worker {
         })
     }
 
-    /// Reads the first bytes of the file: a filter that forbids the ring shows here at the latest.
+    /// Reads the file's first bytes: a filter that forbids the ring shows up here at the latest.
     fn try_out(&mut self) -> io::Result<()> {
         let (said, outcome) = sync_channel(1);
         self.submit(KernelRead {
@@ -270,8 +270,8 @@ impl Worker {
         }
     }
 
-    /// Takes over queued requests, as far as there are free numbers. Returns whether the ring is
-    /// closed and the queue is empty.
+    /// Takes requests from the queue and submits them while there are free tags. Returns true if
+    /// the ring is closed.
     fn take_in(&mut self) -> bool {
         let mut inbox = self.shared.lock();
         self.waiting.append(&mut inbox.requests);
@@ -284,7 +284,7 @@ impl Worker {
         closed
     }
 
-    /// Whether there is nothing to do but to wait. From then on a new request wakes this thread.
+    /// Returns true if no request is queued. After that a new request wakes this thread.
     fn may_sleep(&self) -> bool {
         let mut inbox = self.shared.lock();
         inbox.asleep = inbox.requests.is_empty();
@@ -308,19 +308,19 @@ impl Worker {
         }
         let into = self.wakes.as_mut_ptr();
         let read = opcode::Read::new(types::Fd(self.shared.wake.as_raw_fd()), into, 8);
-        // SAFETY: the eight bytes are the worker's, which does not look at them and outlives the
-        // ring (`Drop`); the descriptor is `shared`'s.
+        // SAFETY: the eight bytes belong to the worker, which does not read them and outlives the
+        // ring (`Drop`); the descriptor belongs to `shared`.
         unsafe { self.push(&read.build().user_data(WAKE)) };
     }
 
-    /// Hands a read to the kernel with the next `enter`. There is a free number.
+    /// Gives a read to the kernel with the next `enter`. There is a free tag.
     fn submit(&mut self, mut read: KernelRead) {
         let Some(number) = self.free.pop() else {
             return self.waiting.push_front(read.request);
         };
         let request = &mut read.request;
         let rest = &mut request.buffer[request.filled..];
-        // The kernel returns a longer read in parts, as with any system call.
+        // The kernel returns a longer read in parts, as with any read system call.
         let length = u32::try_from(rest.len()).unwrap_or(1 << 30);
         let fd = types::Fd(self.file.as_raw_fd());
         let entry = opcode::Read::new(fd, rest.as_mut_ptr(), length)
@@ -328,34 +328,34 @@ impl Worker {
             .build()
             .user_data(number as u64);
         self.under_way[number] = Some(read);
-        // SAFETY: the buffer's memory stays where it is while `under_way` holds it, no other code
-        // touches it there, and it is taken out only after its completion or, if the ring has
-        // failed, never freed (`give_up`). The descriptor is open as long as the worker.
+        // SAFETY: the buffer's memory does not move while `under_way` holds it, and no other code
+        // touches it there. It is taken out only after completion or, if the ring has failed, never
+        // freed (`give_up`). The descriptor is open as long as the worker exists.
         unsafe { self.push(&entry) };
     }
 
     /// # Safety
-    /// What `entry` names must stay valid until its completion.
+    /// All memory and descriptors in `entry` must stay valid until completion.
     unsafe fn push(&mut self, entry: &squeue::Entry) {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         let pushed = unsafe { self.ring.submission().push(entry) };
-        // There is one entry more than there are numbers.
+        // The ring has one entry more than there are tags.
         debug_assert!(pushed.is_ok());
     }
 
-    /// Hands over what was pushed. An error is met again by the next `enter`.
+    /// Submits pushed entries. If that fails, the next `enter` gets the error again.
     fn hand_over(&mut self) {
         if !self.ring.submission().is_empty() {
             let _ = self.ring.submit();
         }
     }
 
-    /// Hands over what was pushed, and waits for `wants` completions.
+    /// Submits pushed entries, and waits for `wants` completions.
     fn enter(&mut self, wants: usize) -> io::Result<()> {
         match self.ring.submit_and_wait(wants) {
             Ok(_) => Ok(()),
             Err(error) => match Errno::from_io_error(&error) {
-                // What was not handed over is, the next time.
+                // Entries that were not submitted now are submitted by the next call.
                 Some(Errno::INTR) => Ok(()),
                 Some(Errno::AGAIN | Errno::BUSY) => {
                     std::thread::sleep(SHORTAGE_PAUSE);
@@ -366,9 +366,9 @@ impl Worker {
         }
     }
 
-    /// Calls back completed reads. Requests that are queued meanwhile are submitted between two
-    /// callbacks: a caller that has its answer often asks for more, and the device should not be
-    /// idle until all others have theirs.
+    /// Runs the callbacks for completed reads. New requests are submitted between two callbacks: a
+    /// caller often reads again after a result, and the device should not be idle until all
+    /// callbacks have run.
     fn reap(&mut self) {
         let completed = |entry: cqueue::Entry| (entry.user_data(), entry.result());
         let mut completions = std::mem::take(&mut self.completions);
@@ -389,7 +389,7 @@ impl Worker {
         self.completions = completions;
     }
 
-    /// One part of a read came to `result`: a number of bytes, or an error below zero.
+    /// Handles the `result` of a read or a part of it: a byte count, or a negative error code.
     fn complete(&mut self, mut read: KernelRead, result: i32) {
         let request = &mut read.request;
         let outcome = match u32::try_from(result) {
@@ -417,7 +417,7 @@ impl Worker {
         call(done, outcome.map(|()| buffer));
     }
 
-    /// The ring has failed: every waiting request is returned.
+    /// The ring has failed: returns an error for every request.
     fn give_up(&mut self, error: &io::Error) {
         let mut inbox = self.shared.lock();
         inbox.closed = true;
@@ -425,7 +425,7 @@ impl Worker {
         drop(inbox);
         let again = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
         for read in self.under_way.iter_mut().filter_map(Option::take) {
-            // The kernel may still write to it.
+            // The kernel may still write to the buffer, so it must never be freed.
             std::mem::forget(read.request.buffer);
             call(read.request.done, Err(again(error)));
         }
@@ -435,8 +435,8 @@ impl Worker {
     }
 }
 
-/// The kernel may have the read of `wake` still, and stops writing only some time after the ring is
-/// closed: the eight bytes stay.
+/// The kernel may still have a read on `wake`, and stops writing only some time after the ring is
+/// closed. So the eight bytes are leaked.
 impl Drop for Worker {
     fn drop(&mut self) {
         if self.wake_asked {
@@ -449,7 +449,7 @@ impl Drop for Worker {
 }
 
 fn call(done: ReadDone, outcome: io::Result<AlignedBuf>) {
-    // What is called does not panic; if it did, the others must still be called.
+    // Callbacks do not panic; if one did, the others must still run.
     if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
         tracing::error!("a read panicked; its caller gets a miss");
     }

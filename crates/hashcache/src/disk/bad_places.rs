@@ -1,11 +1,11 @@
-//! Places of a device that could not be read, and when there are so many that the device counts as
+//! Places on a device that could not be read, and the limits beyond which the device counts as
 //! failed.
 //!
-//! Called by `medium` with the outcome of each read, and by `writer`, which skips segments of the
-//! log where reads fail: what would be written there might be lost again.
+//! Called by `medium` after each read, and by `writer`, which skips log segments in which reads
+//! fail: new records there might be lost again.
 //!
-//! Invariant: one place counts once, however often it is read. So one bad sector loses the records
-//! on it, and nothing else.
+//! Invariant: a place counts once, however often it is read. So a bad sector loses the records on
+//! it, and nothing else.
 //! Cost: at most [`PLACES_MAX`] numbers; a good read takes no lock.
 
 use std::collections::BTreeSet;
@@ -14,28 +14,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::geometry::Geometry;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// A device that refuses this many places, with no good read between, is dead.
+/// A device with this many failed places in a row, with no good read between, is dead.
 const IN_A_ROW_MAX: usize = 8;
-/// One that refuses this many in all, 64 MiB, is dying.
+/// A device with this many failed places in total, 64 MiB, is dying.
 const PLACES_MAX: usize = 256;
-/// Reads that fail within one stretch of this length count once: a bad track is a few stretches.
+/// Failed reads within the same stretch of this length count once: a bad track is a few stretches.
 const PLACE_BYTES: u64 = 256 << 10;
-/// At most this share of the log's segments is skipped, so that something can still be stored.
+/// At most 1/4 of the log segments are skipped, so that objects can still be stored.
 const LEFT_OUT_SHARE: usize = 4;
 
-/// See the module's head.
+/// See the module head.
 #[derive(Default)]
 pub(crate) struct BadPlaces {
     places: Mutex<Places>,
-    /// Whether `in_a_row` is not empty: most reads are good, and find that without the lock.
+    /// True if `in_a_row` is not empty: most reads are good, and check this without the lock.
     any_in_a_row: AtomicBool,
 }
 
 #[derive(Default)]
 struct Places {
-    /// Offset of the first refused read in each place.
+    /// Offset of the first failed read in each place.
     all: Vec<u64>,
-    /// The same, since the last good read.
+    /// As `all`, but only since the last good read.
     in_a_row: Vec<u64>,
 }
 
@@ -44,7 +44,7 @@ impl BadPlaces {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A read was good.
+    /// Notes a good read.
     pub(crate) fn good(&self) {
         if self.any_in_a_row.load(Ordering::Relaxed) {
             self.lock().in_a_row.clear();
@@ -52,7 +52,7 @@ impl BadPlaces {
         }
     }
 
-    /// A read at `offset` of the device failed. Returns whether the device counts as failed.
+    /// Notes a failed read at device `offset`. Returns true if the device counts as failed.
     pub(crate) fn refused(&self, offset: u64) -> bool {
         let is_same_place = |other: &u64| other / PLACE_BYTES == offset / PLACE_BYTES;
         let mut places = self.lock();
@@ -66,7 +66,7 @@ impl BadPlaces {
         all.len() >= PLACES_MAX || in_a_row.len() >= IN_A_ROW_MAX
     }
 
-    /// Whether the log must skip `segment`.
+    /// Returns true if the log must skip `segment`.
     pub(crate) fn leaves_out(&self, geometry: &Geometry, segment: u64) -> bool {
         let places = self.lock();
         let bad = places
@@ -79,7 +79,7 @@ impl BadPlaces {
     }
 }
 
-/// The segment of the log at `offset` of the device.
+/// The log segment at device `offset`.
 fn segment_of(geometry: &Geometry, offset: u64) -> Option<u64> {
     let in_log = offset.checked_sub(geometry.log_offset)?;
     let segment = in_log / u64::from(geometry.segment_bytes);

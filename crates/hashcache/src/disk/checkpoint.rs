@@ -1,16 +1,15 @@
-//! Checkpoints: the index and the state of the log, saved a part at a time while the cache is at
-//! work.
+//! Checkpoints: the index and the log state, saved a part at a time while the cache is in use.
 //!
 //! A checkpoint is fuzzy: rows are saved as they are when their part is written. So recovery
-//! replays the log from the position noted *before* the first part; replaying what is there already
-//! changes nothing.
+//! replays the log from the position noted *before* the first part; replaying entries that are
+//! saved already changes nothing.
 //!
-//! Two areas are written in turn. The order that makes one count: parts, sync, superblock with its
-//! serial, sync. A disk that lies about syncs is found out by the MACs.
+//! Two areas are written in turn. The order that makes a checkpoint valid: parts, sync, superblock
+//! with the checkpoint serial, sync. If a disk acknowledges syncs that it did not do, the MACs
+//! detect it.
 //!
-//! Cost: 256 KiB a step, with `log` 4.9 bytes a slot in all on 1 TB, 5.9 where it is grouped, 0.4
-//! more with readmission; 6.4 with `log-lru`, 7 where it is grouped; at most a tenth of the time
-//! of the device.
+//! Cost: 256 KiB a step, with `log` 4.9 bytes a slot in total on 1 TB, 5.9 if grouped, 0.4 more
+//! with readmission; 6.4 with `log-lru`, 7 if grouped; at most a tenth of the device time.
 
 use std::io;
 use std::ops::Range;
@@ -28,12 +27,13 @@ use crate::geometry::{checkpoint_parts, meta_parts};
 use crate::key::SHARDS;
 use crate::memory::AlignedBuf;
 
-/// After a part, others have the device for this many times as long as the part took.
+/// After a part, other work has the device for this many times as long as the part took.
 const REST: u32 = 9;
-/// Least rest while nothing else is written: a write that a cache has taken says little about how
-/// long the device is busy with it.
+/// Shortest rest while nothing else is written: if a write cache has taken the write, the time that
+/// the write took tells little about how long the device is busy with it.
 const REST_MIN: Duration = Duration::from_millis(20);
-/// Most rest. What takes that long has met a device that hung, which says nothing about its pace.
+/// Longest rest. A write that takes that long has met a device that hung, so it tells nothing about
+/// the device speed.
 const REST_MAX: Duration = Duration::from_secs(60);
 
 /// A checkpoint that is being written.
@@ -44,32 +44,32 @@ pub(crate) struct Checkpoint {
     parts: u64,
     meta: Vec<u8>,
     buffer: AlignedBuf,
-    /// Rows of the next part, where whole shards are written one after another.
+    /// Rows for the next part, if whole shards are written one after another.
     begun_part: Vec<u8>,
-    /// For the rows saved last, where policies leave some of the index there.
+    /// Buffer for the previously saved rows, if the policy keeps a part of the index on disk.
     old: Option<AlignedBuf>,
-    /// When the last part was written, and how long others have the device from then on.
+    /// When the last part was written, and how long other work has the device after that.
     written_at: Duration,
     rest: Duration,
-    /// The last part was handed to the background write, which has not written it yet.
+    /// True if the last part was handed to the background write and is not written yet.
     is_away: bool,
 }
 
-/// Where a checkpoint says that replay begins, and what it knew of the log.
+/// Start of the replay according to a checkpoint, with the log state that was saved in it.
 pub(crate) struct Restored {
     pub(crate) cursor: Cursor,
     pub(crate) stamps: Vec<u64>,
-    /// Versions below this had been drawn when it began.
+    /// Versions below this had been drawn when the checkpoint started.
     pub(crate) next_version: u64,
     pub(crate) checkpoint_id: CheckpointId,
 }
 
 impl Checkpoint {
-    /// Notes where the log stands.
+    /// Starts a checkpoint: notes the state of the log.
     ///
-    /// `next_version` was drawn before this call: a remove draws its own under the lock of its
-    /// shard and forgets before it lets go, so one that is older than this is seen by every part
-    /// saved below.
+    /// `next_version` was drawn before this call: a remove draws a version under the shard lock and
+    /// forgets the key before it releases the lock, so every part that is saved later sees all
+    /// removes with lower versions.
     pub(crate) fn begin(
         medium: &Medium,
         index: &Index,
@@ -121,8 +121,8 @@ impl Checkpoint {
         self.parts
     }
 
-    /// How long the next part has to wait at `now`: behind a batch, or while nothing else is
-    /// written.
+    /// How long the next part has to wait at `now`: directly behind a batch, or while nothing else
+    /// is written.
     pub(crate) fn due_in(&self, now: Duration, behind_batch: bool) -> Duration {
         let rest = if behind_batch {
             self.rest
@@ -142,18 +142,18 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Until when others have the device.
+    /// Until when other work has the device.
     pub(crate) fn rests_until(&self) -> Duration {
         self.written_at + self.rest
     }
 
-    /// A part was written by `now`, and it `took` so long.
+    /// Sets the rest after a part that was written by `now` and `took` this long.
     fn rest_from(&mut self, now: Duration, took: Duration) {
         self.written_at = now;
         self.rest = took.saturating_mul(REST).min(REST_MAX);
     }
 
-    /// Writes all that are left.
+    /// Writes all remaining parts.
     pub(crate) fn write_parts(&mut self, medium: &Medium, index: &Index) -> io::Result<()> {
         while !self.is_whole() {
             self.write_part(medium, index)?;
@@ -161,7 +161,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The same until it `is_over`.
+    /// As [`Self::write_parts`], but stops when `is_over` returns true.
     pub(crate) fn write_parts_unless(
         &mut self,
         medium: &Medium,
@@ -174,8 +174,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Puts the next part into `out` for others to write ([`Self::others_wrote`]). Returns its
-    /// offset.
+    /// Puts the next part into `out` for another thread to write ([`Self::others_wrote`]). Returns
+    /// the offset of the part.
     pub(crate) fn put_part(&mut self, medium: &Medium, index: &Index, out: &mut [u8]) -> u64 {
         let body = self.next_body(medium, index);
         let (part, at) = self.part(medium, &body);
@@ -185,14 +185,15 @@ impl Checkpoint {
         at
     }
 
-    /// What was left to others was written by `now`, and it `took` so long; a part, if one was.
+    /// The background write was done by `now`, and `took` this long. If it had a part, the rest
+    /// starts now.
     pub(crate) fn others_wrote(&mut self, now: Duration, took: Duration) {
         if std::mem::take(&mut self.is_away) {
             self.rest_from(now, took);
         }
     }
 
-    /// Whether there is no part left to write.
+    /// Returns true if no part is left to write.
     pub(crate) fn is_whole(&self) -> bool {
         self.next >= self.parts
     }
@@ -207,9 +208,9 @@ impl Checkpoint {
         }
     }
 
-    /// Writes the rows of `shards`, behind those of the shards before them, for a policy that
-    /// leaves positions on disk but has those of these shards in memory ([`LogPolicy::widen`]).
-    /// Ends early when it `is_over`.
+    /// Writes the rows of `shards`, behind the rows of the shards before them, for a policy that
+    /// keeps positions on disk but has the positions of these shards in memory
+    /// ([`LogPolicy::widen`]). Stops early if `is_over` returns true.
     ///
     /// [`LogPolicy::widen`]: crate::policy::LogPolicy::widen
     pub(crate) fn write_shards(
@@ -261,7 +262,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The next part, and its offset.
+    /// The next part, with the offset.
     fn part<'a>(&self, medium: &Medium, body: &'a [u8]) -> (CheckpointPart<'a>, u64) {
         let part = CheckpointPart {
             device: medium.device_id,
@@ -304,11 +305,11 @@ fn rows_body(index: &Index, part: u64) -> Vec<u8> {
     body
 }
 
-/// Loads checkpoint `serial` into the shards; `None`, and nothing loaded, when it is not whole or
-/// `is_over` says so meanwhile.
+/// Loads checkpoint `serial` into the shards; `None`, and nothing is loaded, if the checkpoint is
+/// not whole or `is_over` returns true in the meantime.
 ///
-/// One part less would not do: a newer version of a name could lie in it and an older one in
-/// another.
+/// A checkpoint with a missing part cannot be used: a newer version of a name could be in the
+/// missing part and an older version in another part.
 pub(crate) fn load(
     medium: &Medium,
     index: &Index,
@@ -328,8 +329,8 @@ pub(crate) fn load(
     restored
 }
 
-/// Takes the rows of `shards` from checkpoint `serial`, which was found whole before. If they
-/// cannot be read again, these shards know nothing: the rows of [`load`] lack displaced positions.
+/// Loads the rows for `shards` from checkpoint `serial`, which was found whole before. If they
+/// cannot be read again, these shards are cleared: the rows from [`load`] lack displaced positions.
 pub(crate) fn load_shards(medium: &Medium, index: &Index, serial: u64, shards: Range<usize>) {
     if read_shards(medium, index, serial, &shards).is_none() {
         shards.for_each(|n| index.shard_at(n).policy.clear());
@@ -349,13 +350,13 @@ fn read_shards(medium: &Medium, index: &Index, serial: u64, shards: &Range<usize
     Some(())
 }
 
-/// Nothing is known, neither in memory nor on disk.
+/// Clears the index, both in memory and on disk.
 pub(crate) fn forget(index: &Index) {
     index.file.publish(None);
     index.shards().for_each(|mut shard| shard.policy.clear());
 }
 
-/// Parts of the last checkpoint that do not verify, whichever policy wrote it.
+/// Counts the parts in the last checkpoint that do not verify, whichever policy wrote it.
 pub(crate) fn parts_damaged(medium: &Medium, superblock: &Superblock) -> u64 {
     let serial = superblock.checkpoint_serial;
     let room = medium.geometry.checkpoint_bytes / PART_BYTES as u64;
@@ -368,7 +369,7 @@ pub(crate) fn parts_damaged(medium: &Medium, superblock: &Superblock) -> u64 {
     (0..parts).filter(damaged).count() as u64
 }
 
-/// Reads checkpoint `serial` and passes its parts of rows on.
+/// Reads checkpoint `serial` and passes each part with rows to `rows`.
 fn read(
     medium: &Medium,
     index: &Index,
@@ -392,8 +393,8 @@ fn read(
             return None;
         }
         let part = read_part(medium, serial, number, &mut buffer)?;
-        // A part that was left by another checkpoint of this serial, begun and given up, does not
-        // fit.
+        // A part with another `begun` is a remnant of an earlier checkpoint with this serial that
+        // was given up.
         if *begun.get_or_insert(part.begun) != part.begun {
             return None;
         }
@@ -415,7 +416,8 @@ fn read(
         used: u32::try_from(state.bytes_used).ok()?,
         ordinal: u32::try_from(state.ordinal).ok()?,
     };
-    // Of another policy, or from before another policy had the store and wrote no lists.
+    // The checkpoint may be from another policy, or from the time before another policy used the
+    // store and wrote no lists.
     let own =
         state.policy == u64::from(index.id.policy.code()) && state.policy_since == index.id.since;
     let sound = own
@@ -441,7 +443,7 @@ fn read(
     })
 }
 
-/// Takes the rows of `shards` that a part has.
+/// Restores the rows for `shards` from a part.
 fn restore_rows(index: &Index, part: u64, mut body: &[u8], shards: Range<usize>) -> Option<()> {
     let (row_bytes, stored) = (index.shape.row_bytes, index.shape.saved_row_bytes());
     for RowRange { shard, first, last } in pieces(&index.shape, part) {
@@ -470,7 +472,7 @@ fn read_part<'a>(
     buffer: &'a mut AlignedBuf,
 ) -> Option<CheckpointPart<'a>> {
     let at = area(&medium.geometry, serial) + number * PART_BYTES as u64;
-    // A second time, because one wrong read must not cost a checkpoint.
+    // Read a second time if needed, because a single wrong read must not lose a checkpoint.
     let is_sound = |buffer: &AlignedBuf| CheckpointPart::decode(buffer, &medium.secret).is_some();
     if medium.fill(at, buffer).is_none() || !is_sound(buffer) {
         medium.fill(at, buffer)?;

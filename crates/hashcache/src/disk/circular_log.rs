@@ -1,16 +1,17 @@
-//! The circular log: where its head is, which lap wrote each segment, and the one writer that moves
-//! it.
+//! The circular log: the head position, the lap that wrote each segment, and the single writer that
+//! moves the head.
 //!
-//! The log is a ring of segments, each written once a lap, in batches. A segment is opened with a
-//! *stamp* that was never used before; every record in it carries the stamp under its MAC. So a
-//! record is genuine only if it was written by the lap that the index means, and no place is ever
-//! written twice under one stamp, not even after a crash (the next opening starts a new segment).
+//! The log is a ring of segments. Each segment is written once a lap, in batches. A segment is
+//! opened with a *stamp* that was never used before; every record in the segment contains the
+//! stamp under the MAC. So a record is genuine only if it was written in the lap that the index
+//! means, and no place is ever written twice under the same stamp, not even after a crash (the next
+//! open starts a new segment).
 //!
 //! [`LogMap`] is shared with readers, [`LogWriter`] belongs to `writer`.
 //!
 //! Invariant: the head moves before a batch is written, so a reader that finds `head - position <
-//! capacity` *after* its read has read bytes that were not being overwritten.
-//! Cost: one write a batch, one more a segment.
+//! capacity` *after* the read has read bytes that were not being overwritten.
+//! Cost: a write for each batch, and another write for each segment.
 
 use std::sync::RwLock;
 
@@ -22,7 +23,7 @@ use crate::geometry::Geometry;
 use crate::key::Secret;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// In what steps the log is filled: records begin at units, batches at blocks of the device.
+/// Alignment in the log: records start at units, batches at device blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogAlignment {
     unit: usize,
@@ -35,23 +36,23 @@ impl LogAlignment {
         }
     }
 
-    /// Bytes a record of `bytes` bytes takes.
+    /// Bytes in the log for a record of `bytes` bytes.
     pub(crate) fn record(self, bytes: usize) -> usize {
         round_up(bytes, self.unit)
     }
 
-    /// Bytes from the start of a batch of `count` records to the first of them.
+    /// Bytes from the start of a batch with `count` records to the first record.
     pub(crate) fn header(self, count: usize) -> usize {
         round_up(BatchHeader::bytes(count), self.unit)
     }
 
-    /// Bytes a batch takes that is filled up to `filled`. Batches end where windows of the index do
-    /// (`policy/log`).
+    /// Bytes for a batch that is filled up to `filled`. Batches are aligned to the windows of the
+    /// index (`policy/log`).
     pub(crate) fn batch_end(self, filled: usize) -> usize {
         round_up(filled, self.unit.max(IO_BLOCK))
     }
 
-    /// Bytes a batch of `count` records of together `records` bytes takes.
+    /// Bytes for a batch of `count` records with `records` bytes in total.
     pub(crate) fn batch(self, count: usize, records: usize) -> usize {
         self.batch_end(self.header(count) + records)
     }
@@ -62,13 +63,13 @@ impl LogAlignment {
     }
 }
 
-/// Where the log is being written: all a later opening needs to go on from here.
+/// Write position of the log: all data that a later open needs to continue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) segment: u64,
     pub(crate) lap: u64,
     pub(crate) stamp: u64,
-    /// Bytes of the segment that are used.
+    /// Used bytes in the segment.
     pub(crate) used: u32,
     /// Number of the next batch within the segment.
     pub(crate) ordinal: u32,
@@ -76,15 +77,15 @@ pub(crate) struct Cursor {
 
 #[derive(Clone, Debug)]
 struct Stamps {
-    /// Stamp of each segment's last opening; 0: never, or not known.
+    /// Stamp of each segment's last opening; 0: never opened, or not known.
     of: Vec<u64>,
     open: u64,
     open_lap: u64,
-    /// Stamp the open segment had one lap ago.
+    /// Stamp of the open segment in the last lap.
     overwritten: u64,
 }
 
-/// What readers need to know of the log.
+/// The log state that readers need.
 pub(crate) struct LogMap {
     log_offset: u64,
     alignment: LogAlignment,
@@ -120,7 +121,7 @@ impl LogMap {
         self.alignment
     }
 
-    /// Where the next batch will lie.
+    /// Position of the next batch.
     pub(crate) fn head(&self) -> LogPos {
         LogPos(self.head.load(Ordering::Acquire))
     }
@@ -129,13 +130,13 @@ impl LogMap {
         self.head.store(head.0, Ordering::Release);
     }
 
-    /// Whether what was written at `at` is still there.
+    /// Returns true if the record that was written at `at` is still there.
     pub(crate) fn is_live(&self, at: LogPos) -> bool {
         let head = self.head().0;
         at.0 < head && head - at.0 < self.capacity
     }
 
-    /// Where on the device `at` lies, and how many bytes there are to the end of its segment.
+    /// The device offset for `at`, and how many bytes there are to the segment end.
     pub(crate) fn device_range(&self, at: LogPos) -> (u64, u64) {
         let unit = at.0 % self.capacity;
         let left = self.segment_units - unit % self.segment_units;
@@ -145,7 +146,7 @@ impl LogMap {
         )
     }
 
-    /// What a record at `at` must say of its place; `None` when no record can be there.
+    /// The address that a record at `at` must prove; `None` if no record can be there.
     pub(crate) fn place(&self, at: LogPos) -> Option<RecordAddress> {
         let (lap, unit) = (at.0 / self.capacity, at.0 % self.capacity);
         let segment = unit / self.segment_units;
@@ -168,12 +169,12 @@ impl LogMap {
         })
     }
 
-    /// The position of a unit of a segment in a lap.
+    /// The position of a unit, given the lap and the segment.
     pub(crate) fn position(&self, lap: u64, segment: u64, unit: u64) -> LogPos {
         LogPos(lap * self.capacity + segment * self.segment_units + unit)
     }
 
-    /// The segment that is being written, and its lap.
+    /// The segment that is being written, and the lap.
     pub(crate) fn open_segment(&self) -> (u64, u64) {
         let stamps = self.stamps.read().expect("no holder of this lock panics");
         (stamps.open, stamps.open_lap)
@@ -188,22 +189,22 @@ impl LogMap {
             .clone()
     }
 
-    /// The stamp of the oldest record that can still be read; `None` before the first one. What the
-    /// open segment held in the last lap can be until the head has passed it.
+    /// The stamp of the oldest record that can still be read; `None` before the first record.
+    /// Records of the last lap in the open segment can be read until the head has passed them.
     pub(crate) fn oldest_stamp(&self) -> Option<u64> {
         let stamps = self.stamps.read().expect("no holder of this lock panics");
         let all = stamps.of.iter().chain([&stamps.overwritten]);
         all.copied().filter(|stamp| *stamp > 0).min()
     }
 
-    /// Whether anything was ever written to `segment`.
+    /// Returns true if `segment` was ever written.
     pub(crate) fn was_opened(&self, segment: u64) -> bool {
         let stamps = self.stamps.read().expect("no holder of this lock panics");
         let of = usize::try_from(segment).ok();
         of.and_then(|n| stamps.of.get(n)).is_some_and(|of| *of != 0)
     }
 
-    /// The log continues behind `segment`, whose old content counts as overwritten.
+    /// Skips `segment`: the log continues behind it, and the old content counts as overwritten.
     pub(crate) fn left_out(&self, segment: u64) {
         let mut stamps = self.stamps.write().expect("no holder of this lock panics");
         let of = usize::try_from(segment).ok();
@@ -212,7 +213,7 @@ impl LogMap {
         }
     }
 
-    /// Takes over stamps from a checkpoint or a scan.
+    /// Restores the stamps from a checkpoint or a scan.
     pub(crate) fn restore(&self, of: Vec<u64>, cursor: Cursor) {
         let mut stamps = self.stamps.write().expect("no holder of this lock panics");
         let segments = stamps.of.len();
@@ -233,7 +234,8 @@ impl LogMap {
         )
     }
 
-    /// The segment of `cursor` is open from now on. Also used by recovery, for segments it finds.
+    /// Makes the segment of `cursor` the open segment. Recovery also calls this, for the segments
+    /// that it finds.
     pub(crate) fn opened(&self, cursor: Cursor) {
         {
             let mut stamps = self.stamps.write().expect("no holder of this lock panics");
@@ -251,7 +253,7 @@ impl LogMap {
     }
 }
 
-/// So many segments in a row the log leaves out at most: recovery looks behind no more.
+/// The log skips at most this many segments in a row: recovery does not look behind more.
 pub(crate) const LEFT_OUT_IN_A_ROW_MAX: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,11 +262,12 @@ enum Phase {
     Fresh,
     /// The cursor's segment takes more batches.
     Open,
-    /// It does not: it ended in a crash, and no place is written twice under one stamp.
+    /// The cursor's segment takes no more batches: the last run stopped in it without closing the
+    /// store, and no place is written twice under the same stamp; or it was skipped.
     Ended,
 }
 
-/// The one writer of the log.
+/// The single writer of the log.
 pub(crate) struct LogWriter {
     pub(crate) cursor: Cursor,
     phase: Phase,
@@ -273,11 +276,12 @@ pub(crate) struct LogWriter {
     alignment: LogAlignment,
     device: u16,
     list_bytes_max: usize,
-    /// What the open segment holds, for its footer.
+    /// The list for the footer of the open segment.
     listed: Vec<Listed>,
-    /// What headers say of the log before them.
+    /// The link that batch headers carry: the previous opening, and the point before which the log
+    /// was durable.
     link: Link,
-    /// Whether the last batch of the open segment is an end mark.
+    /// True if the last batch in the open segment is an end mark.
     is_marked: bool,
 }
 
@@ -297,8 +301,8 @@ impl LogWriter {
         }
     }
 
-    /// Continues in the segment of `cursor`, of which `listed` was written and is durable. `link`
-    /// is what the headers in it say of the segment before.
+    /// Continues in the segment of `cursor`; the records in `listed` are durable in it. `link` is
+    /// the link to the previous segment, from the headers in this segment.
     pub(crate) fn resume(&mut self, cursor: Cursor, listed: Vec<Listed>, link: Link) {
         self.cursor = cursor;
         self.phase = Phase::Open;
@@ -308,8 +312,8 @@ impl LogWriter {
         self.is_marked = true;
     }
 
-    /// Continues in the segment behind that of `cursor`, in which the last run ended without being
-    /// closed. The log was `durable` up to there.
+    /// Continues in the segment after `cursor`, in which the last run stopped without closing the
+    /// store. The log was `durable` up to there.
     pub(crate) fn resume_behind(&mut self, cursor: Cursor, durable: Option<DurablePoint>) {
         self.cursor = cursor;
         self.phase = Phase::Ended;
@@ -318,7 +322,7 @@ impl LogWriter {
         self.is_marked = true;
     }
 
-    /// All batches so far are durable.
+    /// Notes that all batches so far are durable.
     pub(crate) fn synced(&mut self) {
         if self.was_written() {
             self.link.durable = Some(DurablePoint {
@@ -328,12 +332,12 @@ impl LogWriter {
         }
     }
 
-    /// Writes an end mark to the start of `out`: a batch without records, behind the last batch of
-    /// the open segment. Returns its offset from the start of the log, and its size. `None` if
-    /// there is a mark already, or if the last batch is not durable.
+    /// Writes an end mark to the start of `out`: a batch without records, behind the last batch in
+    /// the open segment. Returns the offset in the log, and the size. `None` if there is a mark
+    /// already, or if the last batch is not durable.
     ///
-    /// The mark says that the batch before it is durable. Without it, a damaged header of the last
-    /// batch would look like a write that a crash has torn.
+    /// The mark states that the batch before it is durable. Without the mark, a damaged last header
+    /// would look like a write that a crash has torn.
     pub(crate) fn end_mark(&mut self, out: &mut [u8], secret: &Secret) -> Option<(u64, usize)> {
         let is_durable = self.link.durable.is_some_and(|it| {
             it.openings_back == 0 && it.batches == self.cursor.ordinal && it.batches > 0
@@ -351,18 +355,18 @@ impl LogWriter {
         Some((at, bytes))
     }
 
-    /// Bytes of an end mark.
+    /// End mark size in bytes.
     pub(crate) fn mark_bytes(&self) -> usize {
         self.alignment.batch(0, 0)
     }
 
-    /// Whether anything was ever written.
+    /// Returns true if the log was ever written.
     pub(crate) fn was_written(&self) -> bool {
         self.phase != Phase::Fresh
     }
 
-    /// Whether a batch of `count` records of together `records` bytes still fits in front of the
-    /// footer, which it makes longer, and in front of an end mark.
+    /// Returns true if a batch of `count` records with `records` bytes in total still fits in front
+    /// of the footer, which grows with the batch, and in front of an end mark.
     pub(crate) fn fits(&self, count: usize, records: usize) -> bool {
         let footer = Footer::bytes(self.listed.len() + count);
         let left = (self.segment_bytes - self.cursor.used) as usize;
@@ -372,8 +376,7 @@ impl LogWriter {
             && self.alignment.batch(count, records) + self.mark_bytes() + footer <= left
     }
 
-    /// Writes the open segment's footer to `out`. Returns its offset from the start of the log, and
-    /// its size.
+    /// Writes the footer of the open segment to `out`. Returns the offset in the log, and the size.
     pub(crate) fn footer(&mut self, out: &mut [u8], secret: &Secret) -> Option<(u64, usize)> {
         if self.phase != Phase::Open {
             return None;
@@ -393,7 +396,7 @@ impl LogWriter {
         Some((at, bytes))
     }
 
-    /// The segment after this one, and its lap.
+    /// The next segment, and the lap.
     pub(crate) fn following(&self) -> (u64, u64) {
         let fresh = self.phase == Phase::Fresh;
         let segment = if fresh {
@@ -404,7 +407,7 @@ impl LogWriter {
         (segment, self.cursor.lap + u64::from(!fresh && segment == 0))
     }
 
-    /// Leaves the segment after this one out. What was open is over.
+    /// Skips the next segment. The open segment takes no more batches.
     pub(crate) fn leave_out(&mut self) {
         let (segment, lap) = self.following();
         (self.cursor.segment, self.cursor.lap) = (segment, lap);
@@ -412,7 +415,7 @@ impl LogWriter {
         self.listed.clear();
     }
 
-    /// The segment after this one, to be opened with `stamp`.
+    /// Moves to the next segment and opens it with `stamp`.
     pub(crate) fn next_segment(&mut self, stamp: u64) -> Cursor {
         let (segment, lap) = self.following();
         self.link = Link {
@@ -440,17 +443,17 @@ impl LogWriter {
         self.cursor
     }
 
-    /// Bytes from the start of the segment to the first record of a batch of `count`.
+    /// Bytes from the segment start to the first record in a batch with `count` records.
     pub(crate) fn first_record(&self, count: usize) -> usize {
         self.cursor.used as usize + self.alignment.header(count)
     }
 
-    /// Where a batch begins, from the start of the log, bytes.
+    /// Byte offset in the log for the next batch.
     pub(crate) fn batch_offset(&self) -> u64 {
         self.cursor.segment * u64::from(self.segment_bytes) + u64::from(self.cursor.used)
     }
 
-    /// Writes the header of a batch of `batch_bytes` bytes and moves on behind it.
+    /// Writes the header of a batch with `batch_bytes` bytes and advances behind the batch.
     pub(crate) fn seal_batch(
         &mut self,
         out: &mut [u8],
@@ -475,14 +478,14 @@ impl LogWriter {
         self.cursor.ordinal += 1;
     }
 
-    /// Memory the list for the footer can take at most, bytes.
+    /// Most bytes for the footer list in memory.
     pub(crate) fn list_bytes_max(geometry: &Geometry) -> u64 {
-        // Three units are the smallest record that a web response makes. With smaller ones a
+        // Three units are the smallest record that a web response makes. With smaller records a
         // segment is sealed before it is full.
         Self::list_entries_max(geometry) * LIST_ENTRY as u64
     }
 
-    /// Records that a segment, hence a batch, can list.
+    /// Most records that a segment, and therefore a batch, can list.
     pub(crate) fn list_entries_max(geometry: &Geometry) -> u64 {
         geometry.segment_units() / 3
     }
@@ -514,7 +517,7 @@ mod tests {
             for back in 0..stamp {
                 let at = LogPos((stamp - 1 - back) * units + 5);
                 let known = map.place(at).map(|place| place.stamp);
-                // The segment being overwritten keeps its old stamp for what lies behind the head.
+                // The segment being overwritten keeps its old stamp for records behind the head.
                 let expected = (back <= geometry.segments).then_some(stamp - back);
                 assert_eq!(known, expected, "stamp {stamp} back {back}");
             }

@@ -1,10 +1,10 @@
-//! Whether a device is in service.
+//! Health of a device: recovering, in service or out of service.
 //!
-//! Shared by everything that reads or writes the device. `stripe` and `members` ask; the code that
-//! meets an error which the device does not get over takes it out.
+//! Shared by all code that reads or writes the device. `stripe` and `members` read the state; code
+//! that meets a fatal device error takes the device out of service.
 //!
 //! Invariant: a device that is out of service stays out until the store is opened again.
-//! Cost: one load to ask.
+//! Cost: a single load to read the state.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,17 +16,17 @@ const RECOVERING: u8 = 0;
 const IN_SERVICE: u8 = 1;
 const OUT_OF_SERVICE: u8 = 2;
 
-/// See the module's head.
+/// See the module head.
 pub(crate) struct DeviceHealth {
     state: AtomicU8,
-    /// What the device is called in the log.
+    /// Device path, for log messages.
     path: PathBuf,
-    /// Called once, when the device fails: its writing thread must look again.
+    /// Called once, when the device fails, to wake the writer thread.
     on_failure: Box<dyn Fn() + Send + Sync>,
 }
 
 impl DeviceHealth {
-    /// Of a device whose index is not known yet.
+    /// A device with an index that is not recovered yet.
     pub(crate) fn recovering(path: PathBuf, on_failure: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
             state: AtomicU8::new(RECOVERING),
@@ -43,7 +43,8 @@ impl DeviceHealth {
         }
     }
 
-    /// The index is known. No effect on a device that has failed meanwhile.
+    /// Puts the device in service, because the index is complete. No effect if the device has
+    /// failed in the meantime.
     pub(crate) fn recovered(&self) {
         let from = RECOVERING;
         let _ = self
@@ -51,7 +52,7 @@ impl DeviceHealth {
             .compare_exchange(from, IN_SERVICE, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Takes the device out; what is in memory is still served.
+    /// Takes the device out of service. Objects in memory are still served.
     pub(crate) fn fail(&self, what: &'static str, error: &io::Error) {
         if self.state.swap(OUT_OF_SERVICE, Ordering::AcqRel) != OUT_OF_SERVICE {
             let device = self.path.display();
@@ -60,7 +61,7 @@ impl DeviceHealth {
         }
     }
 
-    /// The device is not used any more.
+    /// Takes the device out of service without a log message, when the writer thread stops.
     pub(crate) fn end(&self) {
         self.state.store(OUT_OF_SERVICE, Ordering::Release);
     }

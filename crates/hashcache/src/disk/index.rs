@@ -1,7 +1,7 @@
-//! The index of one device: its shards, the shape of their rows, and the checkpoint that has them
-//! on disk.
+//! The index of a device: its shards, the shape of their rows, and the checkpoint that holds the
+//! rows on disk.
 //!
-//! Called by `stripe` for every lookup and put, by `checkpoint` to save the rows and to load them.
+//! Called by `stripe` for every lookup and put, and by `checkpoint` to save and load the rows.
 //!
 //! Invariant: a shard in which a thread panicked is not trusted any more: the device is taken out
 //! of service.
@@ -15,8 +15,8 @@ use crate::key::{KeyHash, SHARDS};
 use crate::memory::{ReadLocked, ShardedLock, WriteLocked};
 use crate::shard::Shard;
 
-/// Identifies a checkpoint: its serial, from which its place follows, and the version that was
-/// drawn when it began, which no other checkpoint has.
+/// Identifies a checkpoint: the serial, which determines the place on disk, and the version that
+/// was drawn when the checkpoint started, which is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckpointId {
     pub(crate) serial: u64,
@@ -37,7 +37,7 @@ impl IndexFile {
             .expect("no holder of this lock panics")
     }
 
-    /// `checkpoint_id` counts from now on; `None`: nothing is on disk.
+    /// Publishes a checkpoint; `None`: there are no rows on disk.
     pub(crate) fn publish(&self, checkpoint_id: Option<CheckpointId>) {
         *self
             .checkpoint_id
@@ -46,11 +46,11 @@ impl IndexFile {
     }
 }
 
-/// See the module's head.
+/// See the module head.
 pub(crate) struct Index {
     pub(crate) shape: IndexShape,
     pub(crate) id: IndexId,
-    /// The checkpoint that has the rows on disk.
+    /// The checkpoint that holds the rows on disk.
     pub(crate) file: IndexFile,
     shards: ShardedLock<Shard, SHARDS>,
     health: Arc<DeviceHealth>,
@@ -72,7 +72,7 @@ impl Index {
         }
     }
 
-    /// The shard of `key`, for a caller that changes something. Costs a lock for each lane.
+    /// Locks the shard of `key` for writing. Costs a lock for each lane.
     pub(crate) fn shard(&self, key: KeyHash) -> WriteLocked<'_, Shard> {
         self.shard_at(key.shard())
     }
@@ -86,7 +86,7 @@ impl Index {
     }
 
     /// A thread has panicked while it changed a shard: the shard may be wrong, so the device is
-    /// taken out of service, and no caller waits for an answer that would never arrive.
+    /// taken out of service. Otherwise callers could wait for an answer that would never arrive.
     #[cold]
     fn fail_broken(&self) {
         self.health.fail(
@@ -99,7 +99,7 @@ impl Index {
         (0..SHARDS).map(|n| self.shard_at(n))
     }
 
-    /// The shard of `key`, for a caller that only reads it, beside others that do.
+    /// Locks the shard of `key` for reading. Several readers can hold it at the same time.
     pub(crate) fn view(&self, key: KeyHash) -> ReadLocked<'_, Shard> {
         self.view_at(key.shard())
     }

@@ -1,17 +1,18 @@
-//! The index file: rows of the published checkpoint, for policies that keep a part of their index
+//! The index file: rows in the published checkpoint, for policies that keep a part of their index
 //! on disk.
 //!
-//! It is the checkpoint itself. The pass that writes a checkpoint merges the rows of the one
-//! before, in their order, so the file costs no write of its own. Each row has a checksum behind
-//! it, so that it can be read without the others.
+//! The index file is the checkpoint. The pass that writes a checkpoint merges the rows from the
+//! previous checkpoint, in their order, so the file needs no extra write. Each row is followed by a
+//! checksum, so that a row can be read separately.
 //!
-//! Called by `stripe` when a position lies on disk, by `checkpoint` and `writer` when one is
+//! Called by `stripe` when a position is on disk, and by `checkpoint` and `writer` when rows are
 //! written.
 //!
-//! Invariant: a row of another checkpoint, of another place, or damaged, is not returned. A new
-//! checkpoint is published before any shard drops the positions that it took in. So a reader that
-//! finds the same checkpoint published *after* its read has a row that the shard still relies on.
-//! Cost: one read of 51 bytes (grouped 56), widened to what the device reads at once.
+//! Invariant: a row from another checkpoint, from another place, or a damaged row is not returned.
+//! A new checkpoint is published before any shard drops the positions that were saved in it. So a
+//! reader that finds the same checkpoint published *after* the read has a row on which the shard
+//! still relies.
+//! Cost: a read of 51 bytes (grouped 56), widened to the device's read size.
 
 use bytes::Bytes;
 
@@ -28,7 +29,7 @@ pub(crate) struct RowRange {
     pub(crate) last: u32,
 }
 
-/// The pieces of shards that a part of rows is made of.
+/// The row ranges in a part, shard by shard.
 pub(crate) fn pieces(index: &IndexShape, part: u64) -> impl Iterator<Item = RowRange> + use<> {
     let rows = u64::from(index.shard_rows).max(1);
     let from = part * index.rows_per_part();
@@ -45,12 +46,12 @@ pub(crate) fn pieces(index: &IndexShape, part: u64) -> impl Iterator<Item = RowR
     })
 }
 
-/// Where the checkpoint of this serial lies.
+/// Offset of the checkpoint with this serial.
 pub(crate) fn area(geometry: &Geometry, serial: u64) -> u64 {
     geometry.checkpoint_offset + (serial % 2) * geometry.checkpoint_bytes
 }
 
-/// What stands behind a row.
+/// The checksum behind a row.
 fn check(medium: &Medium, checkpoint_id: CheckpointId, row: u64, bytes: &[u8]) -> [u8; ROW_CHECK] {
     let device = u64::from(medium.device_id);
     let place = [checkpoint_id.serial, checkpoint_id.begun, device, row].map(u64::to_le_bytes);
@@ -60,7 +61,7 @@ fn check(medium: &Medium, checkpoint_id: CheckpointId, row: u64, bytes: &[u8]) -
     check
 }
 
-/// Where a row of all shards' rows lies on the device.
+/// Device offset of a row, numbered across all shards.
 pub(crate) fn row_offset(
     medium: &Medium,
     index: &Index,
@@ -76,8 +77,8 @@ pub(crate) fn row_offset(
         + within
 }
 
-/// The row `row` of all shards' rows; `None` when it cannot be read or is not of this checkpoint.
-/// `read` reads so many bytes at an offset, with or without waiting for memory.
+/// Reads the row `row`, numbered across all shards; `None` if it cannot be read or does not belong
+/// to this checkpoint. `read` reads bytes at an offset, with or without waiting for memory.
 pub(crate) fn read_row(
     medium: &Medium,
     index: &Index,
@@ -93,15 +94,16 @@ pub(crate) fn read_row(
     )?;
     let (bytes, found) = bytes.get(..stored)?.split_at(index.shape.row_bytes);
     let is_genuine = found == check(medium, checkpoint_id, row, bytes);
-    // Once another checkpoint is published, the one after it is written over this one.
+    // After another checkpoint is published, the next checkpoint overwrites this one: then a
+    // mismatch is no damage.
     if !is_genuine && index.file.checkpoint_id() == Some(checkpoint_id) {
         medium.counters.damaged.add(1);
     }
     is_genuine.then(|| bytes.to_vec())
 }
 
-/// The body of a part that is saved for `checkpoint_id`; `old`: that of the published checkpoint,
-/// empty if there is none. Holds the lock of a shard for a row at a time.
+/// Builds a part body for `checkpoint_id`; `old`: the body of this part in the published
+/// checkpoint, empty if there is none. Holds a shard lock for a single row at a time.
 pub(crate) fn rows_body(
     medium: &Medium,
     index: &Index,
@@ -130,7 +132,7 @@ pub(crate) fn rows_body(
     body
 }
 
-/// Appends a row and its check to the body of a part; `old`: the row in the published checkpoint.
+/// Appends a row and the checksum to a part body; `old`: the row in the published checkpoint.
 pub(crate) fn save_row(
     medium: &Medium,
     index: &Index,

@@ -1,27 +1,27 @@
-//! The remove journal: a ring of blocks, so that what a returned `remove` took away stays away.
+//! The remove journal: a ring of blocks, so that an acknowledged `remove` stays in force.
 //!
-//! A remove says "nothing of this key below this version". That stays true for ever, so old blocks
-//! in the ring do no harm and need not be cleared.
+//! A remove is a statement: "nothing with this key below this version". It stays true for ever, so
+//! old blocks in the ring do no harm and need not be cleared.
 //!
-//! Behind the ring lie two areas for bans (`areas`). Each set of bans is written whole to one of
-//! them, and when that is durable to the other.
+//! Behind the ring are two areas for bans (`areas`). Each ban set is written whole to one area, and
+//! when that is durable, to the other.
 //!
 //! Called by `writer` to write and by `store/recover` to read.
 //!
 //! A block that is not full takes the next removes, but it is not overwritten for that: a power cut
-//! in the middle of the write would lose removes that were durable. The longer block is written to
-//! the place beside it, and the next longer one to the first place again. So removes that are
-//! written one by one fill two blocks of the ring at 169 removes, and at every moment each remove
-//! lies in a block that is not being written.
+//! during the write would lose removes that were durable. The longer block is written to the
+//! adjacent place, and the next longer block to the first place again. So 169 removes that are
+//! written singly fill two blocks in the ring, and at every moment each remove is in a block that
+//! is not being written.
 //!
-//! Invariant: a block is overwritten only when two checkpoints were begun since it was written.
-//! Whichever of the two an opening finds whole, it holds the removes that are gone from the ring.
-//! If removes or bans cannot be read any more, the reader reports a [`JournalLoss`], and the store
-//! forgets everything older.
-//! Cost: one write and one sync for all queued removes; two of each for all bans. A checkpoint for
-//! each 5/16 of the ring, which has at least 8 blocks of 169 removes, and 190 from 256 MiB on. The
-//! checkpoint is written beside other work, with a tenth of the device's time; removes that are
-//! faster than that wait for it.
+//! Invariant: a block is overwritten only if two checkpoints were started since it was written.
+//! Whichever checkpoint the next open finds whole, it holds the removes that are gone from the
+//! ring. If removes or bans cannot be read any more, the reader reports a [`JournalLoss`], and the
+//! store forgets everything older.
+//! Cost: a write and a sync for all queued removes; two writes and two syncs for all bans. A
+//! checkpoint for each 5/16 of the ring, which has at least 8 blocks of 169 removes, and 190 blocks
+//! on devices from 256 MiB on. The checkpoint is written in the background, with 1/10 of the device
+//! time; removes that are faster than that wait for it.
 
 mod areas;
 mod lost;
@@ -39,36 +39,36 @@ use crate::format::{
 use crate::geometry::{Geometry, bans_blocks};
 use crate::memory::AlignedBuf;
 
-/// What the writer knows of a block in the ring.
+/// The writer's state for a block in the ring.
 #[derive(Clone, Copy, Default)]
 struct RingBlock {
-    /// Highest version removed in it.
+    /// Highest version among the removes in the block.
     version_max: u64,
-    /// Serial of the last checkpoint begun before it was written.
+    /// Serial of the last checkpoint that was started before the block was written.
     checkpoint: u64,
 }
 
-/// A block grows by one remove at a time, so this many ordinals are more than the blocks of any
-/// ring can have had since the newest one that can be read.
+/// A block grows by a single remove at a time. This number of ordinals is more than any ring can
+/// have used since the newest readable block.
 const ORDINALS_SKIPPED: u64 = 1 << 24;
 
-/// What the journal of a device says.
+/// Content of the journal on a device.
 pub(crate) struct JournalContent {
     pub(crate) removed: Vec<Removed>,
     pub(crate) bans: Vec<BanLine>,
     pub(crate) lost: JournalLoss,
 }
 
-/// What of a journal may be lost.
+/// Parts of a journal that may be lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct JournalLoss {
-    /// Bans: both of their areas are damaged.
+    /// Bans: both areas are damaged.
     pub(crate) bans: bool,
-    /// Removes in blocks of ordinals below this.
+    /// Removes in blocks with ordinals below this.
     pub(crate) removes_below: u64,
 }
 
-/// A block of the journal, as it was read.
+/// A journal block, as it was read.
 enum Block {
     Blank,
     Removes(JournalBlock),
@@ -77,9 +77,9 @@ enum Block {
     Unreadable,
 }
 
-/// Blocks of the journal that were written and do not verify; one that cannot be read counts. Where
-/// nothing was written there are zeros: the ring lies within what is looked at before a store is
-/// made.
+/// Counts the journal blocks that were written and do not verify; an unreadable block counts, too.
+/// Places that were never written hold zeros: the ring is in the region that is checked before a
+/// store is created.
 pub(crate) fn blocks_damaged(medium: &Medium) -> u64 {
     let geometry = &medium.geometry;
     let mut block = AlignedBuf::zeroed(JOURNAL_BLOCK);
@@ -93,33 +93,33 @@ pub(crate) fn blocks_damaged(medium: &Medium) -> u64 {
     (0..geometry.journal_blocks()).filter(damaged).count() as u64
 }
 
-/// The writer's side of the ring.
+/// The ring, as the writer sees it.
 pub(crate) struct Journal {
     offset: u64,
     device: u16,
-    /// Ordinal of the next block.
+    /// The next block ordinal.
     next: u64,
-    /// First place of the last block, and whether its longer copies took the place behind it too.
+    /// First place of the last block, and true if longer copies also used the place behind it.
     base: usize,
     doubled: bool,
-    /// Place of its longest copy.
+    /// Place of the longest copy.
     last: usize,
-    /// The removes in it, while more may be added.
+    /// The removes in the last block, while more may be added.
     growing: Vec<Removed>,
     ring: Vec<RingBlock>,
-    /// Serial of the last checkpoint that was begun, and whether removes were written since.
+    /// Serial of the last checkpoint that was started, and true if removes were written since.
     begun: u64,
     is_written: bool,
-    /// What the superblock says of removes that may be gone.
+    /// The version in the superblock below which removes may be forgotten.
     forgotten_below: u64,
-    /// Blocks of each area for bans; they lie behind the ring.
+    /// Blocks in each area for bans; the areas are behind the ring.
     bans_blocks: usize,
-    /// Serial of the last set of bans.
+    /// Serial of the last ban set.
     bans_serial: u64,
-    /// The area to write first, and whether both hold the last set.
+    /// The area to write first, and true if both areas hold the last set.
     bans_first: usize,
     bans_doubled: bool,
-    /// Removes that lie where bans go.
+    /// Removes that are stored in the areas for bans.
     displaced: Vec<Removed>,
 }
 
@@ -150,8 +150,8 @@ impl Journal {
         }
     }
 
-    /// Reads the journal, block by block where the device does not give it whole. The writer
-    /// continues behind the newest block. The store was closed in order if it is `clean`.
+    /// Reads the journal, block by block if the device fails to read it whole. The writer continues
+    /// behind the newest block. `clean`: the store was closed in order.
     pub(crate) fn read(
         &mut self,
         medium: &Medium,
@@ -167,7 +167,7 @@ impl Journal {
         let mut seen = Vec::with_capacity(blocks.len());
         for (place, block) in blocks.into_iter().enumerate() {
             seen.push(match block {
-                // Sets of bans are never where the ring is.
+                // Ban sets are never stored in the ring.
                 Block::Blank | Block::Bans(_) => RingPlace::Blank,
                 Block::Damaged => RingPlace::Damaged,
                 Block::Unreadable => RingPlace::Unreadable,
@@ -178,11 +178,11 @@ impl Journal {
                 }
             });
         }
-        // What is written at once, and the places of the block that grows.
+        // The most that is written at once, and the places for the growing block.
         let torn = self.quarter() + 3;
         let removes_below = match medium.geometry.family {
             Family::Log => lost::lost_below(&seen, clean, torn).unwrap_or(0),
-            // It clears slots and leaves the ring alone.
+            // With a Disk Table the writer clears slots and does not use the ring.
             Family::Table => 0,
         };
         if removes_below > 0 {
@@ -211,8 +211,8 @@ impl Journal {
                 return Block::Unreadable;
             }
             let mut block = self.decode(medium, bytes);
-            // A second time, because one wrong read must not cost all that is stored, and must not
-            // look like a block that a crash has torn.
+            // Read a damaged block again, because a single wrong read must not lose all stored
+            // objects, and must not look like a block that a crash has torn.
             if matches!(block, Block::Damaged) && medium.fill(at, bytes).is_some() {
                 block = self.decode(medium, bytes);
             }
@@ -237,22 +237,22 @@ impl Journal {
 
     fn take_block(&mut self, place: usize, block: JournalBlock, removed: &mut Vec<Removed>) {
         let versions = block.removed.iter().map(|it| it.version.0);
-        // Written under this checkpoint at the latest: the next two must begin before it is
-        // overwritten.
+        // Written under this checkpoint at the latest: two more checkpoints must start before the
+        // block is overwritten.
         self.ring[place] = RingBlock {
             version_max: versions.max().unwrap_or(0),
             checkpoint: self.begun,
         };
         if block.ordinal >= self.next {
             self.next = block.ordinal.saturating_add(1);
-            // A copy may lie in front of it or behind: neither is written over soon.
+            // A copy may be before it or behind it: neither place is overwritten soon.
             (self.base, self.last, self.doubled) = (place, place, true);
         }
         removed.extend(block.removed);
     }
 
-    /// The bans that count, and whether there were some that are lost. Adds removes that lie where
-    /// bans go.
+    /// Returns the bans in force, and true if bans are lost. Adds removes that are stored in the
+    /// areas for bans.
     fn read_bans(
         &mut self,
         blocks: Vec<Block>,
@@ -267,7 +267,8 @@ impl Journal {
                 Block::Damaged => AreaBlock::Damaged,
                 Block::Unreadable => AreaBlock::Unreadable,
                 Block::Removes(block) => {
-                    // From before there were bans: written anew before bans go there.
+                    // From a format before bans: these removes are written again before bans
+                    // overwrite them.
                     self.next = self.next.max(block.ordinal.saturating_add(1));
                     self.displaced.extend_from_slice(&block.removed);
                     removed.extend(block.removed);
@@ -276,7 +277,7 @@ impl Journal {
             });
         }
         let bans = areas::choose(areas, clean);
-        // Serials are never used twice, whether their set is whole or not.
+        // Serials are never reused, even if the set is not whole.
         self.bans_serial = bans.serial;
         self.bans_first = bans.first;
         self.bans_doubled = bans.is_doubled;
@@ -284,23 +285,25 @@ impl Journal {
         (bans.lines.unwrap_or_default(), is_lost)
     }
 
-    /// Whether bans should be written anew although they are the same: only one area holds them.
+    /// Returns true if the bans should be written again although they are unchanged, because only
+    /// one area holds them.
     pub(crate) fn has_one_set_of_bans(&self) -> bool {
-        // Removes that lie there go to the ring first, which an opening has no time for.
+        // Removes in the areas must first be copied to the ring, and an open has no time for that.
         !self.bans_doubled && self.displaced.is_empty()
     }
 
-    /// Ordinal of the next block of removes.
+    /// The next ordinal for a block with removes.
     pub(crate) fn next_ordinal(&self) -> u64 {
         self.next
     }
 
-    /// Removes that lie where bans go, once: they must be written anew first.
+    /// Takes the removes that are stored in the areas for bans: they must be written to the ring
+    /// before the areas are written.
     pub(crate) fn take_displaced(&mut self) -> Vec<Removed> {
         std::mem::take(&mut self.displaced)
     }
 
-    /// Writes the bans in force, to one area and then to the other. Durable when this returns.
+    /// Writes the bans in force to one area and then to the other. Durable when this returns.
     pub(crate) fn write_bans(&mut self, medium: &Medium, lines: &[BanLine]) -> io::Result<()> {
         let blocks = lines.len().div_ceil(BANS_PER_BLOCK).max(1);
         assert!(
@@ -325,21 +328,21 @@ impl Journal {
         for area in [self.bans_first, 1 - self.bans_first] {
             let place = self.ring.len() + area * self.bans_blocks;
             medium.write(self.offset + (place * IO_BLOCK) as u64, &bytes)?;
-            // A power cut must not tear both.
+            // A power cut must not tear both areas.
             medium.sync()?;
-            // Should the write that follows fail, this area is the only one that is whole.
+            // If the next write fails, this area is the only whole area.
             self.bans_first = 1 - area;
         }
         self.bans_doubled = true;
         Ok(())
     }
 
-    /// A quarter of the ring: what is given up at once.
+    /// A quarter of the ring: the blocks that are given up at once.
     fn quarter(&self) -> usize {
         (self.ring.len() / 4).max(2)
     }
 
-    /// Removes that may be written without asking `forgets` again.
+    /// Removes that may be written before `forgets` must be checked again.
     pub(crate) fn removes_at_once(&self) -> usize {
         (self.quarter() - 1) * REMOVES_PER_BLOCK
     }
@@ -349,15 +352,16 @@ impl Journal {
         self.is_written = false;
     }
 
-    /// If writing `removes` more would lose removes that the superblock does not declare forgotten
-    /// yet: the version below which it must. Declares a quarter of the ring at once.
+    /// If writing `removes` more would lose removes that the superblock does not yet declare
+    /// forgotten, returns the version below which it must. That covers a quarter of the ring at
+    /// once.
     pub(crate) fn forgets(&self, removes: usize) -> Option<u64> {
-        // One more than they fill: the block that is growing may take its second place.
+        // One block more than they fill: the growing block may take the second place, too.
         let lost = self.lost(removes.div_ceil(REMOVES_PER_BLOCK) + 1);
         (lost >= self.forgotten_below && lost > 0).then(|| self.lost(self.quarter()) + 1)
     }
 
-    /// The next `n` places that hold nothing of the last block.
+    /// The next `n` places without the last block.
     fn ahead(&self, n: usize) -> impl Iterator<Item = RingBlock> {
         let first = self.base + 1 + usize::from(self.doubled);
         (first..first + n).map(|place| self.ring[place % self.ring.len()])
@@ -371,19 +375,20 @@ impl Journal {
             .unwrap_or(0)
     }
 
-    /// Whether what is about to be lost is not yet held by two checkpoints.
+    /// Returns true if removes that are about to be overwritten are not yet in two checkpoints.
     pub(crate) fn needs_checkpoint(&self, completed: u64) -> bool {
         self.any_young(self.quarter(), completed)
     }
 
-    /// Whether a checkpoint should begin, so that it is complete before one is needed: not while
-    /// there are no removes, as after an opening.
+    /// Returns true if a checkpoint should start now, so that it is complete before it is needed.
+    /// False while there are no new removes, for example after an open.
     pub(crate) fn wants_checkpoint(&self, completed: u64) -> bool {
         let quarter = self.quarter();
         self.is_written && self.any_young(quarter + quarter / 2, completed)
     }
 
-    /// Whether any of the next `places` holds removes that two checkpoints do not hold yet.
+    /// Returns true if any place among the next `places` holds removes that are not yet in two
+    /// checkpoints.
     fn any_young(&self, places: usize, completed: u64) -> bool {
         let young = |held: RingBlock| held.version_max > 0 && held.checkpoint + 2 > completed;
         self.ahead(places).any(young)
@@ -397,7 +402,8 @@ impl Journal {
         };
         let (now, later) = removed.split_at(removed.len().min(room));
         if !now.is_empty() {
-            // The other of its two places: the copy there is shorter, and the one beside it stays.
+            // The growing block has two places. This is the other place: the copy there is shorter,
+            // and the adjacent copy stays intact.
             let behind = (self.base + 1) % self.ring.len();
             self.last = if self.last == self.base {
                 behind
@@ -437,7 +443,7 @@ impl Journal {
         medium.write(self.offset + (self.last * IO_BLOCK) as u64, &bytes)
     }
 
-    /// The superblock declares removes below `below` forgotten.
+    /// The superblock now declares removes below `below` forgotten.
     pub(crate) fn forgot(&mut self, below: u64) {
         self.forgotten_below = below;
     }

@@ -1,9 +1,10 @@
-//! A device and how it is read and written: bytes at an offset, in memory that is accounted for.
+//! Reads and writes on a device: bytes at an offset, in buffers that the memory budget accounts
+//! for.
 //!
-//! Called by everything that reads or writes a device: lookups, the writing thread, recovery.
+//! Called by all code that reads or writes a device: lookups, the writer thread, recovery.
 //!
-//! Invariant: no read takes memory that the budget does not know of. A device that cannot read many
-//! places is taken out of service.
+//! Invariant: no read uses memory outside the budget. A device that fails to read many places is
+//! taken out of service.
 //! Cost: a counter or two for each read and write.
 
 use std::io;
@@ -25,31 +26,31 @@ use crate::memory::{AlignedBuf, Budget, BufferPool, HugeBuffers, Reservation};
 use crate::record::Record;
 use crate::stats::Counters;
 
-/// First read of a record whose length is not known: 86 % of web objects are no longer.
+/// First read if the record length is unknown: 86 % of web objects are no longer than this.
 pub(crate) const FIRST_READ: usize = 16 << 10;
-/// Longer reads: of records that the first read does not hold whole, and of the head of a large
-/// object, which has a page of content, metadata, and what the device's alignment adds.
+/// Longer reads: for records that do not fit in the first read, and for the head of a large object,
+/// which has a page of content, metadata, and the bytes that device alignment adds.
 const LONG_READS: [usize; 2] = [40 << 10, 80 << 10];
-/// How long a read waits for memory before it gives up and is a miss.
+/// How long a read waits for memory before it gives up and counts as a miss.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What one read of one place came to.
+/// Result from a read at a place.
 pub(crate) enum Read {
     /// A genuine record.
     Record(Box<Record>),
-    /// None of the wanted name, but one of another name that the index could mean.
+    /// No record with the wanted name, but a record with another name that the index could mean.
     Other,
-    /// What was there does not verify.
+    /// The bytes there do not verify.
     Damaged,
-    /// The log's head has passed it.
+    /// The log head has passed the place.
     Passed,
-    /// The device reported an error: its content there is unknown.
+    /// The device reported an error: the content there is unknown.
     Refused,
-    /// There was no memory for it.
+    /// There was no memory for the read.
     Failed,
 }
 
-/// See the module's head.
+/// See the module head.
 pub(crate) struct Medium {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) device_id: u16,
@@ -59,17 +60,17 @@ pub(crate) struct Medium {
     pub(crate) budget: Budget,
     pub(crate) counters: Counters,
     pub(crate) health: Arc<DeviceHealth>,
-    /// Where the device refuses to be read.
+    /// Places where the device fails to read.
     pub(crate) bad_places: BadPlaces,
-    /// Bytes of the footer that was read last.
+    /// Size in bytes of the footer that was read last.
     pub(crate) footer_bytes: AtomicUsize,
-    /// Buffers for reads of the usual lengths.
+    /// Buffers for reads with the usual lengths.
     buffers: BufferPool,
-    /// Buffers for runs of more than 512 KiB.
+    /// Buffers for runs longer than 512 KiB.
     huge_buffers: HugeBuffers,
 }
 
-/// What a [`Medium`] is made of.
+/// Parts from which a [`Medium`] is built.
 pub(crate) struct MediumParts {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) device_id: u16,
@@ -110,12 +111,12 @@ impl Medium {
         }
     }
 
-    /// At least `length` bytes from `offset` on; `None` when the device or the memory refuses.
+    /// Reads at least `length` bytes at `offset`; `None` if the device fails or there is no memory.
     pub(crate) fn read_bytes(&self, offset: u64, length: usize) -> Option<Bytes> {
         self.try_read_bytes(offset, length).ok()
     }
 
-    /// The same, and which of them refused.
+    /// As [`Medium::read_bytes`], but the error tells if the device or the memory was the cause.
     pub(crate) fn try_read_bytes(&self, offset: u64, length: usize) -> Result<Bytes, Read> {
         let (start, skip, span) = self.widen(offset, length);
         let mut buffer = self.buffer(span).ok_or(Read::Failed)?;
@@ -123,8 +124,8 @@ impl Medium {
         Ok(Bytes::from_owner(buffer).slice(skip..))
     }
 
-    /// The same, if there is memory for it at once: for callers that hold memory already and must
-    /// not wait for more.
+    /// As [`Medium::read_bytes`], but without waiting for memory: for callers that already hold
+    /// memory and must not wait for more.
     pub(crate) fn read_bytes_now(&self, offset: u64, length: usize) -> Option<Bytes> {
         let (start, skip, span) = self.widen(offset, length);
         let mut buffer = self.buffer_now(span)?;
@@ -132,7 +133,7 @@ impl Medium {
         Some(Bytes::from_owner(buffer).slice(skip..))
     }
 
-    /// The first `whole` bytes from `offset` on, of which `first` are there already.
+    /// Reads the first `whole` bytes at `offset`, given the bytes in `first`.
     pub(crate) fn read_rest(
         &self,
         offset: u64,
@@ -141,7 +142,7 @@ impl Medium {
     ) -> Result<Bytes, Read> {
         let (start, skip, span) = self.widen(offset, whole);
         let mut buffer = self.buffer(span).ok_or(Read::Failed)?;
-        // What was read ends on a boundary of the device, so the rest begins on one.
+        // The first read stops at a device block boundary, so the rest starts at a boundary, too.
         let there = skip + first.len();
         buffer[skip..there].copy_from_slice(first);
         self.fill(start + there as u64, &mut buffer[there..])
@@ -149,7 +150,7 @@ impl Medium {
         Ok(Bytes::from_owner(buffer).slice(skip..))
     }
 
-    /// A read widened to the device's alignment: where it starts, bytes to skip, bytes in all.
+    /// A read widened to the device alignment: start offset, bytes to skip, bytes in total.
     pub(crate) fn widen(&self, offset: u64, length: usize) -> (u64, usize, usize) {
         let alignment = self.device.alignment();
         let skip = usize::try_from(offset % alignment as u64).unwrap_or(0);
@@ -170,7 +171,7 @@ impl Medium {
         })
     }
 
-    /// A buffer of `bytes` bytes if there is memory for it at once.
+    /// A buffer with `bytes` bytes, if memory is available without waiting.
     pub(crate) fn buffer_now(&self, bytes: usize) -> Option<AlignedBuf> {
         self.buffer_if(bytes, |needed| self.budget.reserve(needed))
     }
@@ -187,20 +188,19 @@ impl Medium {
         Some(self.buffers.make(bytes, reservation))
     }
 
-    /// Reads, counting, and takes the device out when it refuses many places.
+    /// Reads and counts. Takes the device out of service if it fails at many places.
     pub(crate) fn fill(&self, offset: u64, buffer: &mut [u8]) -> Option<()> {
         self.count_read(buffer.len());
         self.outcome(offset, self.device.read_at(offset, buffer))
     }
 
-    /// A read of so many bytes begins.
+    /// Counts a read with `bytes` bytes that starts now.
     pub(crate) fn count_read(&self, bytes: usize) {
         self.counters.reads.add(1);
         self.counters.read_bytes.add(bytes as u64);
     }
 
-    /// What the device said to a read: counted, and the device taken out when it refuses many
-    /// places.
+    /// Counts the outcome of a read. Takes the device out of service if it fails at many places.
     pub(crate) fn outcome<T>(&self, offset: u64, outcome: io::Result<T>) -> Option<T> {
         match outcome {
             Ok(read) => {
@@ -218,7 +218,7 @@ impl Medium {
         }
     }
 
-    /// Writes, counting. The caller decides what an error means.
+    /// Writes and counts. The caller decides what an error means.
     pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.counters.writes.add(1);
         self.counters.written_bytes.add(bytes.len() as u64);
@@ -230,8 +230,8 @@ impl Medium {
         self.device.sync()
     }
 
-    /// The bytes of a run, as [`Medium::read_bytes_now`] reads them; if they are many, into a huge
-    /// page where there is one. There are few of those: the caller drops them soon.
+    /// Reads a run as [`Medium::read_bytes_now`] does, but a long run into a huge page if there is
+    /// a free huge page. There are few huge pages, so the caller must drop the bytes soon.
     pub(crate) fn read_run_now(&self, offset: u64, length: usize) -> Option<Bytes> {
         let (start, skip, span) = self.widen(offset, length);
         let huge = self.huge_buffers.take(span, &self.budget);
@@ -240,7 +240,7 @@ impl Medium {
         Some(Bytes::from_owner(buffer).slice(skip..))
     }
 
-    /// At least `length` bytes from `offset` on, in memory that is set aside already.
+    /// Reads at least `length` bytes at `offset` into memory that is reserved already.
     pub(crate) fn read_reserved(
         &self,
         offset: u64,
@@ -255,8 +255,7 @@ impl Medium {
     }
 }
 
-/// Buffers for first reads, which begin with a window of the log or a block of the device, and for
-/// longer ones.
+/// Buffers for first reads, which start with a log window or a device block, and for longer reads.
 fn read_buffers(device: &dyn Device, budget: &Budget, devices: NonZeroU64) -> BufferPool {
     let added = device.alignment().max(IO_BLOCK);
     let lengths = [FIRST_READ + added].into_iter().chain(LONG_READS);

@@ -1,7 +1,7 @@
-//! One device: how it is read and written ([`Medium`]), whether it is in service
-//! ([`DeviceHealth`]), its index ([`Index`]), and the areas that lie on it.
+//! A single device: its reads and writes ([`Medium`]), its health ([`DeviceHealth`]), its index
+//! ([`Index`]), and the areas on it.
 //!
-//! Called by `stripe`, `writer` and `store`, and imports none of them.
+//! Called by `stripe`, `writer` and `store`, and does not import them.
 
 mod bad_places;
 pub(crate) mod checkpoint;

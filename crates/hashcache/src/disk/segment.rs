@@ -1,12 +1,12 @@
-//! Reads the lists of a segment of the log: from its footer, or from the headers of its batches.
+//! Reads the lists in a log segment: from the footer, or from the batch headers.
 //!
 //! Called by `store/recover`, which replays the lists, by `store/check`, and by the writer for
 //! readmission.
 //!
-//! Invariant: a list counts only if it was written by the lap that the cursor names. Where a header
-//! cannot be read, [`Gap`]s say so: recovery must know what it does not know.
-//! Cost: one read of a segment that is sealed, usually; otherwise a read for each 256 KiB of it,
-//! and [`SEARCH_BYTES`] more where batches do not follow each other to the end.
+//! Invariant: a list counts only if it was written in the lap that the cursor names. Headers that
+//! cannot be read are reported as [`Gap`]s: recovery must know which lines are missing.
+//! Cost: usually a single read for a sealed segment; otherwise a read for each 256 KiB, and
+//! [`SEARCH_BYTES`] more if the batches are not contiguous up to the end.
 
 use std::sync::atomic::Ordering;
 
@@ -17,36 +17,37 @@ use crate::format::{
 };
 use crate::memory::AlignedBuf;
 
-/// A place in a segment where headers of batches do not verify, with other batches behind it.
+/// A place in a segment where batch headers do not verify, with other batches behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
-    /// Number of the first batch that is missing, and where it begins.
+    /// Number and offset of the first missing batch.
     pub(crate) ordinal: u32,
     pub(crate) used: u32,
-    /// Index in the lists of the first line behind the gap.
+    /// Index in the lists where the lines behind the gap start.
     pub(crate) line: usize,
-    /// Where the last batch before the gap begins in the lists.
+    /// Index in the lists where the last batch before the gap starts.
     pub(crate) last_batch: usize,
 }
 
-/// What the lists of a segment say.
+/// The lists in a segment.
 #[derive(Clone)]
 pub(crate) struct Segment {
     pub(crate) listed: Vec<Listed>,
-    /// Where in `listed` the last batch begins that was walked to.
+    /// Index in `listed` where the last batch that was read starts.
     pub(crate) last_batch: usize,
     pub(crate) used: u32,
     pub(crate) ordinal: u32,
-    /// Whether the list is that of a footer.
+    /// True if the list was read from the footer.
     pub(crate) sealed: bool,
     pub(crate) gaps: Vec<Gap>,
-    /// What the last header says of the log before it.
+    /// The link in the last header: the previous opening, and the point before which the log was
+    /// durable.
     pub(crate) link: Link,
 }
 
 impl Segment {
-    /// From the footer if the segment was sealed, else from the batch headers, from `used` on.
-    /// `batches`: how many the segment has, if that is known.
+    /// Reads the footer if the segment was sealed, otherwise the batch headers, starting at `used`.
+    /// `batches`: the number of batches in the segment, if known.
     pub(crate) fn read(
         medium: &Medium,
         cursor: Cursor,
@@ -71,8 +72,8 @@ impl Segment {
         Self::walk(medium, cursor, used, ordinal, batches)
     }
 
-    /// From the batch headers, from `used` on. Behind a header that does not verify, the batches
-    /// that follow are found by their stamp, unless all `batches` of the segment were found.
+    /// Reads the batch headers, starting at `used`. Behind a header that does not verify, later
+    /// batches are found by their stamp, unless all `batches` of the segment were found.
     pub(crate) fn walk(
         medium: &Medium,
         cursor: Cursor,
@@ -122,7 +123,8 @@ impl Segment {
     fn take(&mut self, header: BatchHeader, at: u32) {
         self.used = at + header.batch_bytes;
         self.ordinal = header.ordinal + 1;
-        // An end mark is no batch that was cut off.
+        // An end mark is an empty batch, so it must not hide the last batch with records, which may
+        // have been cut off.
         if !header.list.is_empty() {
             self.last_batch = self.listed.len();
         }
@@ -131,28 +133,28 @@ impl Segment {
     }
 }
 
-/// The header of a segment's first batch.
+/// Reads the first batch header in a segment.
 pub(crate) fn first_header(medium: &Medium, segment: u64) -> Option<BatchHeader> {
     let mut any_length = |_| true;
     let header = Window::new(medium, segment, FIRST_WINDOW_BYTES, &mut any_length).header(0)?;
     (header.ordinal == 0 && header.device == medium.device_id).then_some(header)
 }
 
-/// How thoroughly an opening of a segment is looked for.
+/// How thoroughly to search for an opening of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// A segment that begins with zeros was never opened.
+    /// A segment that starts with zeros counts as never opened.
     Short,
-    /// Also behind zeros.
+    /// Search behind zeros, too.
     Thorough,
 }
 
-/// The last opening of a segment: its lap, stamp and link. From the header of its first batch; if
-/// that does not verify, from a later one, or from the footer.
+/// The last opening of a segment: the lap, the stamp and the link. Read from the header of the
+/// first batch; if that does not verify, from a later header, or from the footer.
 pub(crate) fn last_opening(medium: &Medium, segment: u64, look: Look) -> Option<LastOpening> {
     let mut any_length = |_| true;
     let mut window = Window::insistent(medium, segment, FIRST_WINDOW_BYTES, &mut any_length);
-    // A second time, because one wrong read must not cost what was stored.
+    // Try twice, because a single wrong read must not lose stored objects.
     for _ in 0..2 {
         let is_first = |it: &BatchHeader| it.ordinal == 0 && it.device == medium.device_id;
         if let Some(header) = window.header(0).filter(is_first) {
@@ -168,7 +170,7 @@ pub(crate) fn last_opening(medium: &Medium, segment: u64, look: Look) -> Option<
     }
     window.window_bytes = WINDOW_BYTES;
     window.bytes = AlignedBuf::zeroed(0);
-    // Older ones are what the last lap left behind the end.
+    // Older stamps are remains of the last lap behind the end of the log.
     let mut last: Option<LastOpening> = None;
     window.search(0, SEARCH_BYTES, |header| {
         if last.as_ref().is_none_or(|it| it.stamp < header.stamp) {
@@ -207,8 +209,8 @@ fn segment_offset(medium: &Medium, segment: u64) -> u64 {
     medium.geometry.log_offset + segment * u64::from(medium.geometry.segment_bytes)
 }
 
-/// The footer at the end of a segment, whatever its stamp. `permit` is asked before each read, with
-/// its length.
+/// Reads the footer at the end of a segment, with any stamp. `permit` is called before each read
+/// with the read length, and may refuse it.
 pub(super) fn footer(
     medium: &Medium,
     segment: u64,
@@ -216,7 +218,7 @@ pub(super) fn footer(
 ) -> Option<Footer> {
     let bytes = medium.geometry.segment_bytes as usize;
     let start = segment_offset(medium, segment);
-    // About as long as the last: one read does, mostly.
+    // Footers have similar lengths, so a single read is usually enough.
     let guess = medium.footer_bytes.load(Ordering::Relaxed);
     let guess = round_up(guess + guess / 16, IO_BLOCK);
     let guess = guess.max(64 << 10).min(bytes);
@@ -230,21 +232,22 @@ pub(super) fn footer(
     }
     debug_assert!(end.len() >= FOOTER_TAIL);
     let footer = Footer::decode(&end, &medium.secret)?;
-    // Not before it verified: bytes that claim to be a long footer would make all reads as long.
+    // Only after the footer verified: otherwise bytes that claim to be a long footer would make all
+    // later reads that long.
     medium
         .footer_bytes
         .store(claimed.min(bytes), Ordering::Relaxed);
     (footer.device == medium.device_id).then_some(footer)
 }
 
-/// Reads a segment piece by piece: headers of small batches lie close together.
+/// Reads a segment piece by piece, because headers of small batches are close together.
 pub(super) struct Window<'a> {
     medium: &'a Medium,
-    /// Asked before each read, with its length.
+    /// Called before each read with the read length; false refuses the read.
     permit: &'a mut dyn FnMut(usize) -> bool,
     reads: usize,
     was_refused: bool,
-    /// Whether what the device refuses is read again, and then block by block.
+    /// True if a failed read is repeated, and then repeated block by block.
     insists: bool,
     start: u64,
     segment_bytes: usize,
@@ -253,14 +256,15 @@ pub(super) struct Window<'a> {
     bytes: AlignedBuf,
 }
 
-/// How far behind a header that does not verify the next one is looked for: the longest batch has
-/// 4 MiB, and more than one header may be damaged.
+/// How far to search behind a header that does not verify: the longest batch has 4 MiB, and more
+/// than one header may be damaged.
 const SEARCH_BYTES: usize = 5 << 20;
-/// Blocks that a device refuses before the rest of a window counts as refused too: a disk may try
-/// for seconds to read each of them.
+/// Blocks that fail before the rest of a window counts as failed, too: a disk may try for seconds
+/// to read each block.
 const REFUSED_BLOCKS_MAX: usize = 8;
 pub(super) const WINDOW_BYTES: usize = 256 << 10;
-/// Enough for the fixed part of a header; a scan of all segments reads no more of each.
+/// Enough for the fixed part of a header; a scan over all segments reads only this from each
+/// segment.
 const FIRST_WINDOW_BYTES: usize = 4 << 10;
 
 impl<'a> Window<'a> {
@@ -287,7 +291,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The same for recovery, which must not lose a batch because of a bad block beside it.
+    /// As [`Window::new`], for recovery, which must not lose a batch if a block beside it is bad.
     fn insistent(
         medium: &'a Medium,
         segment: u64,
@@ -322,7 +326,7 @@ impl<'a> Window<'a> {
         Some(())
     }
 
-    /// `length` bytes at `from`, or as many as the segment has.
+    /// Returns `length` bytes at `from`, or fewer at the end of the segment.
     fn get(&mut self, from: usize, length: usize) -> Option<&[u8]> {
         let to = (from + length).min(self.segment_bytes);
         if from < self.at || to > self.at + self.bytes.len() {
@@ -348,18 +352,18 @@ impl<'a> Window<'a> {
         self.reads
     }
 
-    /// Whether the device refused a read.
+    /// Returns true if the device failed a read.
     pub(super) fn was_refused(&self) -> bool {
         self.was_refused
     }
 
-    /// Whether the fixed part of a header at `at` is in the window.
+    /// Returns true if the window contains the fixed part of a header at `at`.
     pub(super) fn has_header(&self, at: u32) -> bool {
         let end = at as usize + BATCH_HEADER;
         at as usize >= self.at && end <= self.at + self.bytes.len()
     }
 
-    /// Whether the bytes at the cursor say that they are the batch that follows.
+    /// Returns true if the bytes at the cursor claim to be the next batch header.
     pub(super) fn claims(&self, cursor: Cursor) -> bool {
         let at = (cursor.used as usize).checked_sub(self.at);
         let bytes = at.and_then(|at| self.bytes.get(at..));
@@ -373,8 +377,8 @@ impl<'a> Window<'a> {
         BatchHeader::decode(self.get(at, claimed)?, &secret)
     }
 
-    /// The header at `at`, if it is `wanted` and of a batch that lies in this segment. Read a
-    /// second time if not: one wrong read must not cost what was stored.
+    /// Returns the header at `at`, if it is `wanted` and the batch fits in this segment. Otherwise
+    /// reads it a second time, because a single wrong read must not lose stored objects.
     fn header_of(&mut self, at: u32, wanted: impl Fn(&BatchHeader) -> bool) -> Option<BatchHeader> {
         let counts = |window: &Self, header: &BatchHeader| {
             let end = at as usize + header.batch_bytes as usize;
@@ -391,9 +395,9 @@ impl<'a> Window<'a> {
         None
     }
 
-    /// The first header behind `from` that is `wanted`, at most `most` bytes further on, and where
-    /// it lies. A header proves itself by its MAC, and says in which opening of the segment it was
-    /// written: content that a client chose cannot look like one.
+    /// Returns the first `wanted` header behind `from`, at most `most` bytes further on, with the
+    /// offset. A header is authenticated by a MAC and contains the stamp from the segment opening:
+    /// content that a client chose cannot look like a header.
     fn search(
         &mut self,
         from: u32,
@@ -407,7 +411,7 @@ impl<'a> Window<'a> {
                 .get(at, BATCH_HEADER)
                 .is_some_and(BatchHeader::is_likely);
             let Some(place) = u32::try_from(at).ok().filter(|_| is_likely) else {
-                // Also behind zeros, however many: they may be the content of a record.
+                // Continue even behind many zeros: a record may contain them.
                 continue;
             };
             if let Some(header) = self.header(place)
@@ -421,7 +425,7 @@ impl<'a> Window<'a> {
         None
     }
 
-    /// Whether the first `length` bytes are zeros. Not if they cannot be read.
+    /// Returns true if the first `length` bytes are zeros. False if they cannot be read.
     fn is_blank(&mut self, length: usize) -> bool {
         let is_blank = self
             .get(0, length)

@@ -1,12 +1,12 @@
-//! The lists of one segment, read a bounded piece at a time while the store is in use.
+//! The lists in a segment, read in bounded pieces while the store is in use.
 //!
-//! Called by `stripe/scan`. Recovery, which has the device to itself, reads whole segments at once
-//! (`segment`).
+//! Called by `stripe/scan` and `stripe/walk`. Recovery, which has the device to itself, reads whole
+//! segments at once (`segment`).
 //!
-//! Invariant: no more is read or held than the longest list that a segment can have, whatever the
-//! bytes on the device claim.
-//! Cost: a piece is one read of a footer (two when it is longer than the last one), or one or two
-//! reads of 256 KiB where there is no footer.
+//! Invariant: no read and no buffer is larger than the longest list that a segment can have,
+//! whatever the bytes on the device claim.
+//! Cost: a piece is a footer read (two reads if the footer is longer than the last footer), or one
+//! or two reads of 256 KiB if there is no footer.
 
 use super::Medium;
 use super::circular_log::{Cursor, LogWriter};
@@ -14,12 +14,12 @@ use super::segment::{WINDOW_BYTES, Window, footer};
 use crate::format::{BATCH_HEADER, Footer, Listed};
 use crate::memory::Reservation;
 
-/// A list is held as it was read, decoded, and as what the caller is given: together three times
-/// its bytes on the device.
+/// A list exists three times: as it was read, decoded, and in the form for the caller. Together
+/// these take three times the bytes on the device.
 const FORMS: usize = 3;
 
-/// Memory for lists. Grows to what the longest list took so far: released and reserved anew for
-/// each piece, it would evict hot objects each time.
+/// Memory for lists. It grows to the longest list so far: if it were released and reserved again
+/// for each piece, it would evict hot objects each time.
 #[derive(Default)]
 pub(crate) struct ListMemory {
     reserved: Vec<Reservation>,
@@ -42,37 +42,37 @@ impl ListMemory {
     }
 }
 
-/// What comes behind a piece.
+/// What follows a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PieceEnd {
     /// More lists.
     More,
-    /// Nothing: it was the footer, which lists the whole segment.
+    /// Nothing: the piece was the footer, which lists the whole segment.
     Sealed,
-    /// No list of this opening of the segment. So many bytes of it have been listed.
+    /// No more lists for this opening of the segment. The value is the listed length in bytes.
     Walked(u32),
-    /// The header of the next batch, which does not verify.
+    /// The next batch header, which does not verify.
     Torn,
-    /// The device or the memory refused.
+    /// The read failed, or there was no memory.
     Refused,
 }
 
-/// A stretch of the lists of a segment.
+/// A stretch of the lists in a segment.
 pub(crate) struct Piece {
     pub(crate) listed: Vec<Listed>,
     pub(crate) read_bytes: u64,
     pub(crate) end: PieceEnd,
 }
 
-/// See the module's head.
+/// See the module head.
 pub(crate) struct SegmentLists {
     cursor: Cursor,
-    /// The footer has been looked for, or there cannot be one.
+    /// The footer was looked for, or there cannot be a footer.
     walks: bool,
 }
 
 impl SegmentLists {
-    /// Of the opening of a segment that `cursor` names.
+    /// The lists for the opening of a segment that `cursor` names.
     pub(crate) fn new(cursor: Cursor, is_open: bool) -> Self {
         Self {
             cursor,
@@ -90,7 +90,7 @@ impl SegmentLists {
         let (mut read_bytes, mut was_refused) = (0, false);
         let mut permit = |bytes: usize| {
             if bytes > longest.max(WINDOW_BYTES) {
-                // Whatever says so is no list.
+                // A longer claim cannot be a list.
                 return false;
             }
             was_refused = !memory.has_room(medium, bytes);
@@ -114,7 +114,7 @@ impl SegmentLists {
         }
     }
 
-    /// The lists of the batches whose headers lie close to each other from the cursor on.
+    /// The lists of the batches at the cursor with headers close to each other.
     fn walk(
         &mut self,
         medium: &Medium,

@@ -1,9 +1,9 @@
-//! Writing the superblock: two copies in turn, so that one is always whole.
+//! Writing the superblock: two copies are written in turn, so that one copy is always whole.
 //!
-//! Called by `store` at opening and closing, and by `writer`.
+//! Called by `store` when it opens and closes, and by `writer`.
 //!
 //! Invariant: the newer copy is never overwritten.
-//! Cost: one write and one sync.
+//! Cost: a write and a sync.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::format::{SUPERBLOCK_BYTES, Superblock};
 use crate::memory::AlignedBuf;
 
-/// Writes the superblock with the next serial to the older copy's place, and makes it durable.
+/// Writes the superblock with the next serial to the place of the older copy, and makes it durable.
 pub(crate) fn write_superblock(device: &dyn Device, superblock: &mut Superblock) -> io::Result<()> {
     superblock.serial += 1;
     let mut bytes = AlignedBuf::zeroed(SUPERBLOCK_BYTES);

@@ -1,16 +1,16 @@
 //! The Disk Table: sets of slots at fixed places on a device (paper, section 3.2).
 //!
-//! A lookup reads a set whole: 64 KiB costs little more than the seek to it. A put writes one
-//! slot. What does not fit into the slot lies in the log, as one tail that names its record. No
-//! order between the two writes is needed: a tail of another version is a miss.
+//! A lookup reads a whole set: 64 KiB costs little more than the seek to it. A put writes a single
+//! slot. Bytes that do not fit into the slot are stored in the log, as a tail that names the
+//! record. The two writes need no order: a tail of another version is a miss.
 //!
 //! Called by `stripe` to look up and by `writer` to put and to clear.
 //!
-//! Invariants: a filled slot lies in the set its object's name hashes to. A slot that is neither
-//! blank nor verifies may hold any name: a writer of the set overwrites it with zeros before it
-//! takes it for empty, because it may verify again in a later read.
-//! Cost: one read to look up, two beyond a block; one write to store, and one read where memory
-//! does not know the set.
+//! Invariants: a filled slot is in the set that is given by the name hash of the object. A slot
+//! that is neither blank nor verifies may hold any name: a writer of the set overwrites the slot
+//! with zeros before it treats the slot as empty, because it may verify again in a later read.
+//! Cost: a read to look up, two reads for objects longer than a block; a write to store, and
+//! another read if the set is not in memory.
 
 use std::io;
 
@@ -29,7 +29,7 @@ use crate::object::Version;
 use crate::policy::Occupant;
 use crate::record::Record;
 
-/// A slot that holds a record of ours.
+/// A slot with a genuine record of this store.
 pub(crate) struct Filled {
     pub(crate) slot: Slot,
     pub(crate) occupant: Occupant,
@@ -54,7 +54,7 @@ fn offset(medium: &Medium, set: SetId) -> u64 {
     medium.geometry.table_offset + set.0 * medium.geometry.set_bytes()
 }
 
-/// Where a set lies and how many bytes it has.
+/// Offset and byte size of a set.
 pub(crate) fn range(medium: &Medium, set: SetId) -> (u64, usize) {
     (
         offset(medium, set),
@@ -62,7 +62,7 @@ pub(crate) fn range(medium: &Medium, set: SetId) -> (u64, usize) {
     )
 }
 
-/// What the record in a slot must say of its place.
+/// The address that a record in a slot must prove.
 pub(crate) fn place(medium: &Medium, set: SetId, slot: Slot) -> RecordAddress {
     let place = set.0 * u64::from(medium.geometry.ways) + slot.0 as u64;
     RecordAddress {
@@ -72,14 +72,14 @@ pub(crate) fn place(medium: &Medium, set: SetId, slot: Slot) -> RecordAddress {
     }
 }
 
-/// What was read of a set.
+/// The slots in a set.
 pub(crate) struct SetContent {
     pub(crate) filled: Vec<Filled>,
-    /// Whether all other slots are blank. If not, memory must not take them for empty.
+    /// True if all other slots are blank. If false, memory must not treat them as empty.
     pub(crate) is_sound: bool,
 }
 
-/// The filled slots of a set. `None` when it cannot be read.
+/// Reads the filled slots in a set. `None` if the set cannot be read.
 pub(crate) fn read_set(medium: &Medium, set: SetId) -> Option<SetContent> {
     let bytes = usize::try_from(medium.geometry.set_bytes()).ok()?;
     let block = medium.geometry.block_bytes as usize;
@@ -99,7 +99,7 @@ fn is_blank(block: &[u8]) -> bool {
     block.iter().all(|byte| *byte == 0)
 }
 
-/// One slot of a set; `None` when it is empty, does not verify or cannot be read.
+/// Reads a slot in a set; `None` if it is empty, does not verify or cannot be read.
 pub(crate) fn read_slot(medium: &Medium, set: SetId, slot: Slot) -> Option<Filled> {
     let bytes = medium.geometry.block_bytes as usize;
     let at = offset(medium, set) + (slot.0 * bytes) as u64;
@@ -107,7 +107,7 @@ pub(crate) fn read_slot(medium: &Medium, set: SetId, slot: Slot) -> Option<Fille
     Filled::decode(medium, set, slot, block)
 }
 
-/// What the slots of a set hold, given those that are filled.
+/// Converts the filled slots in a set to a list with an entry for each slot.
 pub(crate) fn occupied(medium: &Medium, filled: &[Filled]) -> Vec<Option<Occupant>> {
     let mut slots = vec![None; medium.geometry.ways as usize];
     for filled in filled {
@@ -116,7 +116,7 @@ pub(crate) fn occupied(medium: &Medium, filled: &[Filled]) -> Vec<Option<Occupan
     slots
 }
 
-/// The record of a filled slot, with its tail if it has one.
+/// The record in a filled slot, with the tail if there is a tail.
 pub(crate) fn read_record(medium: &Medium, log: &LogMap, filled: &Filled) -> Read {
     let prelude = &filled.prelude;
     let (whole, at) = match prelude.tail {
@@ -187,7 +187,7 @@ fn joined(block: &[u8], tail: &[u8], reservation: Reservation) -> Bytes {
     Bytes::from_owner(whole)
 }
 
-/// Writes the block of one slot.
+/// Writes a slot block.
 pub(crate) fn write_slot(medium: &Medium, set: SetId, slot: Slot, block: &[u8]) -> io::Result<()> {
     debug_assert_eq!(block.len(), medium.geometry.block_bytes as usize);
     medium.write(
@@ -196,7 +196,7 @@ pub(crate) fn write_slot(medium: &Medium, set: SetId, slot: Slot, block: &[u8]) 
     )
 }
 
-/// Clears the slots that hold versions of the removed key from before. Returns how many bytes were
+/// Clears the slots that hold older versions of the removed key. Returns the number of bytes
 /// written. Durable after the caller's sync.
 pub(crate) fn clear(
     medium: &Medium,
@@ -217,8 +217,8 @@ pub(crate) fn clear(
     Ok(written)
 }
 
-/// Clears the slots of `set` that hold names of `range` from before `below`. Returns how many bytes
-/// were written. Durable after the caller's sync.
+/// Clears the slots of `set` that hold names in `range` with versions below `below`. Returns the
+/// number of bytes written. Durable after the caller's sync.
 pub(crate) fn clear_range(
     medium: &Medium,
     index: &Index,
@@ -231,7 +231,7 @@ pub(crate) fn clear_range(
         let old = |it: &Occupant| range.has(it.key) && it.version < below;
         if let Some(occupant) = prelude.as_ref().map(occupant).filter(old) {
             clear_slot(medium, index, occupant.key, set, Slot(slot))?;
-            // No later pass for a ban would find this slot to end the reads of it.
+            // No later pass for a ban would find this slot, so the reads of it are marked here.
             index.shard(occupant.key).cleared(occupant.key);
             written += u64::from(medium.geometry.block_bytes);
         }
@@ -239,7 +239,7 @@ pub(crate) fn clear_range(
     Ok(written)
 }
 
-/// Clears a slot of `key`'s set.
+/// Clears a slot in the set of `key`.
 pub(crate) fn clear_slot(
     medium: &Medium,
     index: &Index,
@@ -255,9 +255,9 @@ pub(crate) fn clear_slot(
     Ok(())
 }
 
-/// Clears the slots of `set` whose record bans have taken away, or made stale up to `stale_upto`,
-/// and those of older versions beside it. Returns how many bytes were written. Durable after the
-/// caller's sync.
+/// Clears the slots of `set` with a record that bans have removed, or made stale up to
+/// `stale_upto`, and the slots of older versions beside it. Returns the number of bytes written.
+/// Durable after the caller's sync.
 pub(crate) fn clear_barred(
     medium: &Medium,
     index: &Index,
@@ -281,15 +281,16 @@ pub(crate) fn clear_barred(
             cleared += u64::from(medium.geometry.block_bytes);
         }
     }
-    // Behind the writes: a later read finds cleared slots. All reads of the set, because a put may
-    // have overwritten a slot that an earlier read has seen, and the bans are forgotten soon.
+    // After the writes, so that a later read finds cleared slots. All reads of the set are marked,
+    // because a put may have overwritten a slot that an earlier read has seen, and the bans are
+    // forgotten soon.
     forget_reads(medium, index, set);
     Ok(cleared)
 }
 
-/// The content of a set's slots, for a writer of that set. What cannot be read, or does not verify,
-/// is overwritten: it could hold an older version of what is written or removed now, and be
-/// readable later.
+/// Reads the slots in a set, before a write to that set. A slot that cannot be read, or does not
+/// verify, is overwritten: it could hold an older version of the object that is written or removed
+/// now, and become readable later.
 pub(crate) fn occupants(
     medium: &Medium,
     index: &Index,
@@ -303,7 +304,7 @@ pub(crate) fn occupants(
         .collect())
 }
 
-/// What the slots of a set hold, and how many bytes were overwritten in it.
+/// Reads the slots in a set. Also returns how many bytes were overwritten in it.
 fn preludes(
     medium: &Medium,
     index: &Index,
@@ -312,7 +313,7 @@ fn preludes(
 ) -> io::Result<(Vec<Option<Prelude>>, u64)> {
     let bytes = medium.geometry.block_bytes as usize;
     let (mut preludes, mut damaged) = (Vec::new(), Vec::new());
-    // A second time, because one wrong read must not cost an object.
+    // Read a damaged set again, because a single wrong read must not lose an object.
     for _ in 0..2 {
         if medium.fill(offset(medium, set), buffer).is_none() {
             buffer.fill(0);
@@ -345,7 +346,7 @@ fn preludes(
     Ok((preludes, (damaged.len() * bytes) as u64))
 }
 
-/// A key that belongs to `set`, for what is not known by its name.
+/// A key that belongs to `set`, for slots without a known name.
 fn any_key(medium: &Medium, set: SetId) -> KeyHash {
     let first = (u128::from(set.0) << 64).div_ceil(u128::from(medium.geometry.sets));
     KeyHash {
@@ -354,8 +355,8 @@ fn any_key(medium: &Medium, set: SetId) -> KeyHash {
     }
 }
 
-/// Slots of `set` were overwritten that may have held any name: what reads under way have seen of
-/// the set does not count.
+/// Marks the reads of `set` in flight as gone: slots that may have held any name were overwritten,
+/// so those reads do not count.
 fn forget_reads(medium: &Medium, index: &Index, set: SetId) {
     let sets = medium.geometry.sets;
     let mut shard = index.shard(any_key(medium, set));
@@ -371,7 +372,7 @@ fn occupant(prelude: &Prelude) -> Occupant {
     }
 }
 
-/// Size of the buffer [`occupants`] needs, bytes.
+/// Buffer size in bytes for [`occupants`].
 pub(crate) fn set_buffer_bytes(geometry: &Geometry) -> usize {
     match geometry.family {
         Family::Log => 0,

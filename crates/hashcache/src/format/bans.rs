@@ -1,6 +1,6 @@
-//! Blocks of bans: purges of more than one name.
+//! Ban blocks: purges that match more than a single name.
 //!
-//! On disk they keep their first name: the magic is `HCru`, and the MAC covers `rules`.
+//! On disk they keep their old name, rules: the magic is `HCru`, and the MAC covers `rules`.
 
 use super::layout::{covered, record, seal};
 use super::{COUNT_MAX, IO_BLOCK};
@@ -14,7 +14,7 @@ const BAN_BYTES: usize = BanFields::BYTES;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCru");
 
 record! {
-    /// The head of a block of bans; the bans follow.
+    /// A ban block's header; the bans follow.
     struct BansHeader = "BANS", 32;
     0 mac: u64,
     8 magic: u32,
@@ -26,7 +26,7 @@ record! {
 }
 
 record! {
-    /// One ban.
+    /// A ban.
     struct BanFields = "BAN", 32;
     0 hash: u64,
     8 within_hash: u64,
@@ -41,41 +41,41 @@ const KIND_LABEL: u8 = 1;
 const KIND_PREFIX: u8 = 2;
 const FLAG_SOFT: u8 = 1;
 
-/// The first bytes of names: how many, and their keyed hash. A name counts as one zero byte longer
-/// than it is, so that a prefix can say where names end.
+/// The first bytes of names: their number and keyed hash. Each name counts with a zero byte
+/// appended, so that a prefix can include a name's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Prefix {
     pub(crate) length: u16,
     pub(crate) hash: u64,
 }
 
-/// Which objects a ban matches.
+/// Selects the objects that a ban matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Select {
-    /// Those with this label.
+    /// Objects with this label.
     Label(u64),
-    /// Those whose names begin with this prefix.
+    /// Objects with names that start with this prefix.
     Prefix(Prefix),
 }
 
-/// Everything older than `version` that is selected is gone, or stale.
+/// All selected objects older than `version` are purged, or stale if the ban is soft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BanLine {
     pub(crate) select: Select,
-    /// The ban that this one becomes when there are too many: of this prefix; of length 0: of
-    /// everything.
+    /// When there are too many bans, this ban is widened to this prefix; a prefix of length 0
+    /// matches all objects.
     pub(crate) within: Prefix,
     pub(crate) soft: bool,
     pub(crate) version: u64,
 }
 
-/// A block of a set of bans; the set is valid only with all its blocks.
+/// A block in a set of bans; the set is valid only with all blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BansBlock {
     pub(crate) device: u16,
-    /// Of the whole set; the higher one counts.
+    /// Serial for the whole set; the set with the highest serial is used.
     pub(crate) serial: u64,
-    /// Which block of the set this is, and of how many.
+    /// This block's number in the set, and how many blocks the set has.
     pub(crate) block: u16,
     pub(crate) blocks: u16,
     pub(crate) lines: Vec<BanLine>,
@@ -103,7 +103,7 @@ impl BansBlock {
         seal(out, secret.mac(&[b"rules", covered(out)]));
     }
 
-    /// The block in `bytes`, if it is one of ours.
+    /// Decodes the block in `bytes`, if the MAC is ours.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
         let bytes = bytes.get(..IO_BLOCK)?;
         let header = BansHeader::decode(bytes)?;
@@ -116,7 +116,7 @@ impl BansBlock {
             return None;
         }
         let lines = bytes[BANS_HEADER..].chunks_exact(BAN_BYTES);
-        // A line of a kind that is not known voids the block: to pass over it would be to forget a
+        // A ban with an unknown kind invalidates the block, because skipping the ban would lose a
         // purge.
         let lines: Option<Vec<_>> = lines.take(count).map(BanLine::decode).collect();
         Some(Self {

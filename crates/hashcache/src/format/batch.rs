@@ -1,7 +1,8 @@
-//! Batch headers and segment footers: lists of what was written, for recovery.
+//! Batch headers and segment footers: lists of written records, for recovery.
 //!
-//! Called by `writer` (batches, footers) and `disk/segment` (recovery). A list says where records
-//! were put, not that they arrived: each record proves itself when it is read.
+//! Called by `writer` (batches, footers) and `disk/segment` (recovery). A list names record
+//! positions, but does not prove that they reached the disk: each record is verified when it is
+//! read.
 
 use super::layout::{covered, record, seal};
 use super::{COUNT_MAX, IO_BLOCK, LAP_MAX, ORDINAL_MAX, round_up};
@@ -12,7 +13,7 @@ use crate::object::Version;
 pub(crate) const HEADER: usize = BatchFields::BYTES;
 /// One line of the list, bytes.
 pub(crate) const LIST_ENTRY: usize = Listed::BYTES;
-/// What ends a segment's footer, bytes; the list ends right before it.
+/// Last bytes of a segment's footer; the list is right before them.
 pub(crate) const FOOTER_TAIL: usize = FooterFields::BYTES;
 
 record! {
@@ -27,28 +28,28 @@ record! {
     36 header_bytes: u32,
     40 count: u32,
     44 device: u16,
-    /// Stamp of the opening before this one; 0: none, or not known.
+    /// Stamp of the previous segment opening; 0: none, or not known.
     46 previous: u64,
     54 previous_batches: u16,
-    /// 0: not known; otherwise one more than the openings between this one and that of the durable
-    /// point.
+    /// 0: not known; otherwise 1 plus the openings between this opening and the durable point's
+    /// opening.
     56 durable_opening: u16,
     58 durable_batches: u16,
 }
 
 record! {
-    /// A line of the list in a batch header or footer: what it says of one record.
+    /// A list line in a batch header or footer: the data that a list has about a record.
     struct Listed = "LISTED", 56;
     0 key: KeyHash,
     16 version: Version,
-    /// 0 of a head that is not complete.
+    /// 0 for a head that is not complete.
     24 mark: u128,
     /// Units from the start of the segment.
     40 offset: u32,
-    /// Units; of a slot, its number in its set.
+    /// Units; for a slot, the number in the set.
     44 length: u32,
     48 revision: u32,
-    /// Distance to the end of the run, as `run_code` tells it; 0 without one.
+    /// Distance to the run's end, as a `run_code`; 0 if there is no run.
     52 run: u8,
     /// 1 head, 2 span, [`KIND_TAIL`], [`KIND_SLOT`].
     53 kind: u8,
@@ -70,9 +71,9 @@ record! {
 const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"HCba");
 const FOOTER_MAGIC: u32 = u32::from_le_bytes(*b"HCft");
 
-/// How a list spells the tail of a slot; a record's kind is spelled as in the record itself.
+/// List kind for a slot's tail; heads and spans have the same number as in the record itself.
 pub(crate) const KIND_TAIL: u8 = 3;
-/// How a list spells a slot that is about to be written.
+/// List kind for a slot that is about to be written.
 pub(crate) const KIND_SLOT: u8 = 4;
 
 fn encode_list(out: &mut [u8], list: &[Listed]) {
@@ -86,23 +87,23 @@ fn decode_list(bytes: &[u8]) -> Vec<Listed> {
     lines.filter(|it| it.version.0 < COUNT_MAX).collect()
 }
 
-/// Where in the log all batches before were durable when a header was written.
+/// The point in the log before which all batches were durable when a header was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DurablePoint {
-    /// How many openings of segments lie between: 0 in the segment of the header.
+    /// Segment openings in between: 0 if the point is in the header's own segment.
     pub(crate) openings_back: u16,
-    /// The batches of that opening that were durable.
+    /// Durable batches in that opening.
     pub(crate) batches: u32,
 }
 
-/// What each header says of the log before it, so that recovery knows of lists that it cannot read.
+/// Data about the log before a header, so that recovery notices lists that it cannot read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Stamp of the opening before this one; 0: none, or not known.
+    /// The previous opening's stamp; 0: none, or not known.
     pub(crate) previous: u64,
-    /// How many batches that opening has.
+    /// Batches in the previous opening.
     pub(crate) previous_batches: u32,
-    /// `None`: not known, as in headers of builds that did not write it.
+    /// `None`: not known, as in headers from older builds.
     pub(crate) durable: Option<DurablePoint>,
 }
 
@@ -114,14 +115,14 @@ pub(crate) struct BatchHeader {
     pub(crate) lap: u64,
     /// Number of the batch within its segment.
     pub(crate) ordinal: u32,
-    /// Bytes of the batch, header included; a multiple of 4 KiB.
+    /// Batch bytes including the header; a multiple of 4 KiB.
     pub(crate) batch_bytes: u32,
     pub(crate) link: Link,
     pub(crate) list: Vec<Listed>,
 }
 
 impl BatchHeader {
-    /// Bytes of a header that lists `count` records, padded to a sector.
+    /// Header bytes for `count` records, padded to a sector.
     pub(crate) fn bytes(count: usize) -> usize {
         round_up(HEADER + count * LIST_ENTRY, super::MIN_UNIT)
     }
@@ -154,24 +155,23 @@ impl BatchHeader {
         seal(out, secret.mac(&[covered(out)]));
     }
 
-    /// Bytes the whole header has according to its first [`HEADER`] bytes, which are not yet
-    /// trusted.
+    /// Whole header size according to its first [`HEADER`] bytes, which are not trusted yet.
     pub(crate) fn claimed_bytes(bytes: &[u8]) -> Option<usize> {
         BatchFields::decode(bytes)?.claimed_bytes()
     }
 
-    /// Whether `bytes`, which are not trusted, say that they are a batch of some segment.
+    /// Returns true if `bytes`, which are not trusted, look like a batch from any segment.
     pub(crate) fn is_likely(bytes: &[u8]) -> bool {
         BatchFields::decode(bytes).is_some_and(|it| it.magic == BATCH_MAGIC)
     }
 
-    /// Whether `bytes`, which are not trusted, say that they are this batch.
+    /// Returns true if `bytes`, which are not trusted, claim to be this batch.
     pub(crate) fn claims(bytes: &[u8], stamp: u64, ordinal: u32) -> bool {
         BatchFields::decode(bytes)
             .is_some_and(|it| it.magic == BATCH_MAGIC && it.stamp == stamp && it.ordinal == ordinal)
     }
 
-    /// The header at the start of `bytes`, if it is one of ours.
+    /// Decodes the header that `bytes` starts with, if the MAC is ours.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
         let fields = BatchFields::decode(bytes)?;
         let bytes = bytes.get(..fields.claimed_bytes()?)?;
@@ -222,7 +222,7 @@ impl BatchFields {
     }
 }
 
-/// The footer of a sealed segment: the union of its batches' lists.
+/// A sealed segment's footer: the lists from all batches in a single list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
     pub(crate) device: u16,
@@ -232,12 +232,12 @@ pub(crate) struct Footer {
 }
 
 impl Footer {
-    /// Bytes at the end of a segment that a footer with `count` lines takes.
+    /// Bytes that a footer with `count` lines takes at a segment's end.
     pub(crate) fn bytes(count: usize) -> usize {
         round_up(FOOTER_TAIL + count * LIST_ENTRY, IO_BLOCK)
     }
 
-    /// The footer, to be written so that it ends where the segment ends.
+    /// Encodes the footer so that it finishes where `out` does; that is also the segment's end.
     pub(crate) fn encode(&self, out: &mut [u8], secret: &Secret) {
         out.fill(0);
         let tail_at = out.len() - FOOTER_TAIL;
@@ -256,7 +256,7 @@ impl Footer {
         seal(&mut out[tail_at..], mac);
     }
 
-    /// Bytes the footer takes according to the last bytes of the segment, not yet trusted.
+    /// Footer size according to the segment's last bytes, which are not trusted yet.
     pub(crate) fn claimed_bytes(end: &[u8], segment_bytes: usize) -> Option<usize> {
         let fields = FooterFields::decode(end.get(end.len().checked_sub(FOOTER_TAIL)?..)?)?;
         let count = usize::try_from(fields.count).ok()?;
@@ -264,7 +264,7 @@ impl Footer {
         sane.then(|| Self::bytes(count))
     }
 
-    /// The footer that ends where `end` ends, if it is one of ours.
+    /// Decodes the footer at the end of `end`, if the MAC is ours.
     pub(crate) fn decode(end: &[u8], secret: &Secret) -> Option<Self> {
         let tail_at = end.len().checked_sub(FOOTER_TAIL)?;
         let fields = FooterFields::decode(&end[tail_at..])?;
@@ -283,7 +283,7 @@ impl Footer {
     }
 }
 
-/// The MAC of a footer at the end of `end`.
+/// MAC for a footer at the end of `end`.
 fn footer_mac(end: &[u8], list_at: usize, tail_at: usize, secret: &Secret) -> u64 {
     secret.mac(&[b"footer", &end[list_at..tail_at], covered(&end[tail_at..])])
 }

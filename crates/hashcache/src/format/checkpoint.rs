@@ -1,22 +1,22 @@
-//! Parts of a checkpoint: the state of the log and the rows of the index, as of a log position.
-//! Called by `disk/checkpoint`.
+//! Checkpoint parts: the log state and the index rows, as of a log position. Called by
+//! `disk/checkpoint`.
 
 use super::layout::{covered, record, seal};
 use crate::key::Secret;
 
 /// Size of a part on disk, bytes.
 pub(crate) const PART_BYTES: usize = 256 << 10;
-/// What a part carries, bytes.
+/// Part capacity, bytes.
 pub(crate) const PART_BODY: usize = PART_BYTES - PART_HEADER;
 
-/// Bytes of a part in front of its body.
+/// Bytes before the body.
 pub(crate) const PART_HEADER: usize = PartHeader::BYTES;
-/// Bytes of the check behind a row, in a checkpoint whose rows are read one by one.
+/// Check bytes after each row, for checkpoints with rows that are read one by one.
 pub(crate) const ROW_CHECK: usize = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCcp");
 
 record! {
-    /// The head of a checkpoint part; the body follows.
+    /// A checkpoint part's header; the body follows.
     struct PartHeader = "PART", 64;
     0 mac: u64,
     8 magic: u32,
@@ -28,27 +28,27 @@ record! {
 }
 
 record! {
-    /// The state of the log, in the first parts; a stamp for each segment follows.
+    /// The log state, in the first parts; a stamp for each segment follows.
     struct LogState = "LOG STATE", 64;
     0 segment: u64,
     8 lap: u64,
     16 stamp: u64,
     24 bytes_used: u64,
     32 ordinal: u64,
-    /// Version drawn when the checkpoint began.
+    /// Version drawn when the checkpoint started.
     40 begun: u64,
     48 policy: u64,
     56 policy_since: u64,
 }
 
-/// A part of a checkpoint.
+/// A checkpoint part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CheckpointPart<'a> {
     pub(crate) device: u16,
     pub(crate) serial: u64,
     pub(crate) number: u64,
-    /// Version drawn when the checkpoint began: parts of one that was given up do not fit another
-    /// of the same serial.
+    /// Version drawn when the checkpoint started. It distinguishes an abandoned checkpoint's parts
+    /// from another checkpoint with the same serial.
     pub(crate) begun: u64,
     pub(crate) body: &'a [u8],
 }
@@ -73,7 +73,7 @@ impl<'a> CheckpointPart<'a> {
         seal(out, secret.mac(&[b"part", covered(&out[..end])]));
     }
 
-    /// The part in `bytes`, if it is one of ours.
+    /// Decodes the part in `bytes`, if the MAC is ours.
     pub(crate) fn decode(bytes: &'a [u8], secret: &Secret) -> Option<Self> {
         let header = PartHeader::decode(bytes)?;
         let length = usize::try_from(header.body_bytes).ok()?;

@@ -1,4 +1,4 @@
-//! Blocks of the remove journal: an object stays removed once its `remove` has returned. Called by
+//! Remove journal blocks. The journal keeps an object removed once `remove` has returned. Called by
 //! `disk/journal`.
 
 use super::layout::{covered, record, seal};
@@ -16,7 +16,7 @@ const REMOVE_BYTES: usize = Removed::BYTES;
 const MAGIC: u32 = u32::from_le_bytes(*b"HCrj");
 
 record! {
-    /// The head of a journal block; the removes follow.
+    /// A journal block's header; the removes follow.
     struct JournalHeader = "JOURNAL", 32;
     0 mac: u64,
     8 magic: u32,
@@ -26,17 +26,17 @@ record! {
 }
 
 record! {
-    /// One remove: every version of `key` below `version` is gone.
+    /// A remove: every `key` version below `version` is removed.
     struct Removed = "REMOVED", 24;
     0 key: KeyHash,
     16 version: Version,
 }
 
-/// A block of the journal.
+/// A journal block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JournalBlock {
     pub(crate) device: u16,
-    /// Number of the block since the store was made; its place in the ring follows from it.
+    /// Block number since the store was created; it determines the position in the ring.
     pub(crate) ordinal: u64,
     pub(crate) removed: Vec<Removed>,
 }
@@ -61,7 +61,7 @@ impl JournalBlock {
         seal(out, secret.mac(&[b"journal", covered(out)]));
     }
 
-    /// The block in `bytes`, if it is one of ours.
+    /// Decodes the block in `bytes`, if the MAC is ours.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret) -> Option<Self> {
         let bytes = bytes.get(..JOURNAL_BLOCK)?;
         let header = JournalHeader::decode(bytes)?;

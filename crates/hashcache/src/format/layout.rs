@@ -1,12 +1,13 @@
-//! One definition for each record on disk: its fields, their offsets and their types.
+//! Defines each record on disk once: the fields, their offsets and their types.
 //!
-//! `record!` turns a list of `offset field: type` into a struct, its encoding, its decoding and a
-//! [`RecordLayout`]. Bytes between fields are reserved: written as zeros and not read. The rest of
-//! `format` fills these structs in and judges what they say; no other code has an offset.
+//! `record!` turns lines like `offset field: type` into a struct, an encoder, a decoder and a
+//! [`RecordLayout`]. Bytes between fields are reserved: written as zeros and not read. Other
+//! modules in `format` fill in these structs and validate decoded values; no other code has an
+//! offset.
 //!
-//! Invariant: the fields of a record are in order, do not overlap and end within the record
-//! (checked when this is compiled); `docs/FORMAT.md` has the same fields (checked by a test).
-//! Cost: offsets are constants, so nothing is looked up or checked when a field is read.
+//! Invariant: a record's fields are in order, do not overlap and fit into the record (checked at
+//! compile time); `docs/FORMAT.md` has the same fields (checked by a test).
+//! Cost: offsets are constants, so reading a field needs no lookup and no check.
 
 use crate::key::KeyHash;
 use crate::object::Version;
@@ -14,17 +15,17 @@ use crate::object::Version;
 /// The fields of a record, as a table.
 #[derive(Clone, Copy)]
 pub(crate) struct RecordLayout {
-    /// The heading of its table in `docs/FORMAT.md`.
+    /// Heading for the record's table in `docs/FORMAT.md`.
     #[cfg_attr(not(test), expect(dead_code, reason = "compared with the document"))]
     pub(crate) record: &'static str,
-    /// Size of the whole record, or of the part in front of what has no fixed length.
+    /// Size of the whole record, or its fixed part if a variable part follows.
     pub(crate) bytes: usize,
     /// Name, offset, size in bytes.
     pub(crate) fields: &'static [(&'static str, usize, usize)],
 }
 
 impl RecordLayout {
-    /// Whether the fields are in order, do not overlap and end within the record.
+    /// Returns true if the fields are in order, do not overlap and fit into the record.
     pub(crate) const fn is_sound(self) -> bool {
         let (mut n, mut end) = (0, 0);
         while n < self.fields.len() {
@@ -39,12 +40,12 @@ impl RecordLayout {
     }
 }
 
-/// What a field can be: an integer (little-endian), bytes, or one of our numbers.
+/// A possible field type: a little-endian integer, a byte array, or our own number types.
 pub(crate) trait Field: Sized {
     const BYTES: usize;
     /// Fills `out`, which has `BYTES` bytes.
     fn write(&self, out: &mut [u8]);
-    /// Reads `bytes`, of which there are `BYTES`.
+    /// Reads `bytes`, which has `BYTES` bytes.
     fn read(bytes: &[u8]) -> Self;
 }
 
@@ -143,7 +144,8 @@ macro_rules! record {
                 } )*
             }
 
-            /// The record at the start of `bytes`, if there are enough; nothing is trusted yet.
+            /// Decodes the record that `bytes` starts with, if there are enough; nothing is
+            /// verified yet.
             pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
                 let bytes: &[u8; $bytes] = bytes.first_chunk()?;
                 Some(Self { $( $field: {
@@ -160,10 +162,10 @@ macro_rules! record {
 
 pub(crate) use record;
 
-/// Most records begin with a MAC of what follows it.
+/// Most records start with a MAC over the bytes that follow.
 pub(crate) const MAC_BYTES: usize = 8;
 
-/// What the MAC at the start of `record` covers.
+/// The bytes that the MAC at the start of `record` covers.
 pub(crate) fn covered(record: &[u8]) -> &[u8] {
     &record[MAC_BYTES..]
 }

@@ -1,8 +1,9 @@
-//! Every record on disk: encode, decode, nothing else. `docs/FORMAT.md` is this module in prose.
+//! Encodes and decodes every record on disk, and does nothing else. `docs/FORMAT.md` describes the
+//! same format in prose.
 //!
-//! Called by what lies in `disk` and by `store/recover`; calls `key` for MACs.
+//! Called by the modules in `disk` and by `store/recover`; calls `key` for MACs.
 //!
-//! Invariant: nothing here trusts a byte it has not checked; every decode of any input returns.
+//! Invariant: nothing here trusts a byte before it is checked; decoding returns for any input.
 //! Each record is defined once, by `layout::record!`; a test compares the definitions with the
 //! document.
 
@@ -31,25 +32,26 @@ pub(crate) use record::{
 pub(crate) use run_length::{RUN_BYTES_MAX, run_bytes, run_code};
 pub(crate) use superblock::{Family, SUPERBLOCK_BYTES, Superblock, SuperblockError};
 
-/// Smallest step of a position, and what every record is padded to.
+/// Smallest position step; every record is padded to a multiple.
 pub(crate) const MIN_UNIT: usize = 512;
-/// What batches, superblocks and journal blocks are aligned to.
+/// Alignment for batches, superblocks and journal blocks.
 pub(crate) const IO_BLOCK: usize = 4096;
-/// The format this build writes.
+/// The format version that this build writes.
 pub(crate) const VERSION: u32 = 3;
-/// The oldest format this build reads: in version 2, page checksums had no key (see `record`). The
-/// first opening makes it the present version, and old records keep their form.
+/// The oldest format version that this build reads: in version 2, page checksums had no key (see
+/// `record`). The first open raises the version to the current version; old records keep their
+/// form.
 pub(crate) const OLDEST_VERSION: u32 = 2;
 
-/// Numbers that count up by one (versions, serials, stamps, ordinals) never get near this: a larger
-/// one was forged, to make a sum overflow.
+/// Bound for numbers that count up by one (versions, serials, stamps, ordinals). They never get
+/// near it: a larger number was forged, to make a sum overflow.
 pub(crate) const COUNT_MAX: u64 = 1 << 62;
-/// Laps of a log, by which positions are multiplied.
+/// Bound for log laps, which are factors in positions.
 pub(crate) const LAP_MAX: u64 = 1 << 31;
-/// A segment of 64 MiB has room for fewer batches than this.
+/// Bound for batch ordinals: a 64 MiB segment has room for fewer batches.
 pub(crate) const ORDINAL_MAX: u32 = 1 << 16;
 
-/// Every record.
+/// All record layouts, for the test against the document.
 #[cfg(test)]
 const RECORDS: [layout::RecordLayout; 14] = [
     superblock::SuperblockFields::LAYOUT,
@@ -73,7 +75,7 @@ pub(crate) const fn round_up(n: usize, step: usize) -> usize {
     (n + step - 1) & !(step - 1)
 }
 
-/// `round_up` for device offsets.
+/// As [`round_up`], for device offsets.
 pub(crate) const fn round_up_u64(n: u64, step: u64) -> u64 {
     (n + step - 1) & !(step - 1)
 }

@@ -1,9 +1,9 @@
-//! Records: the head of an object and its spans, in the log or in a slot of the Disk Table.
+//! Records: an object's head and spans, in the log or in a Disk Table slot.
 //!
 //! A record is prelude (fixed header, page checksums, labels, name), metadata, content. The MAC
-//! covers the prelude; the checksums in it cover metadata and content, so every byte of a record is
-//! verified. The MAC also covers the place (segment stamp and offset, or slot), so bytes that a
-//! client put elsewhere, for instance in a body, are not a record.
+//! covers the prelude; the checksums in it cover metadata and content, so every record byte is
+//! verified. The MAC also covers the position (segment stamp and offset, or slot), so a copy of a
+//! record at another position, for instance in a body sent by a client, is not accepted.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ use super::layout::{covered, record, seal};
 use crate::key::{KeyHash, Secret};
 use crate::object::{Cut, MAX_METADATA, MAX_NAME, MAX_SPAN_PAGES, PAGE, Version};
 
-/// What a record holds.
+/// Record type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Metadata and the first page of content.
@@ -52,7 +52,7 @@ record! {
     124 fresh_until: u16,
 }
 
-/// How a kind is spelled on disk.
+/// A kind's number on disk.
 pub(crate) fn kind_number(kind: Kind) -> u8 {
     match kind {
         Kind::Head => 1,
@@ -61,28 +61,28 @@ pub(crate) fn kind_number(kind: Kind) -> u8 {
 }
 
 const FLAG_INCOMPLETE: u8 = 1;
-/// The first of the labels is none, but the version as of which the metadata was confirmed.
+/// The first label is no label, but the version as of which the metadata was confirmed.
 const FLAG_CONFIRMED: u8 = 2;
-/// The checksums of pages have the store's key. Without this flag, which format version 2 did not
-/// have, they are CRC32C.
+/// Page checksums use the store's key. Without this flag, which did not exist in format version 2,
+/// they are CRC32C.
 const FLAG_KEYED: u8 = 4;
-/// Most labels of an object: as many as a cache must know of cache groups (RFC 9875, section 2).
+/// Most labels an object may have: as many cache groups as a cache must support (RFC 9875, section
+/// 2).
 pub(crate) const MAX_LABELS: usize = 32;
 const UNKNOWN: u64 = u64::MAX;
 
-/// What a record says besides its name, metadata and content.
+/// The data in a record besides name, metadata and content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub(crate) kind: Kind,
     pub(crate) key: KeyHash,
     pub(crate) version: Version,
     pub(crate) revision: u32,
-    /// The version as of which the metadata was right: that of the put, or of the last
-    /// confirmation.
+    /// The version as of which the metadata was right: from the put, or from the last confirmation.
     pub(crate) confirmed: Version,
     /// 0 for a head.
     pub(crate) span: u32,
-    /// The object was not whole when this was written.
+    /// The object was not complete when this record was written.
     pub(crate) incomplete: bool,
     /// Length of the whole content, if known.
     pub(crate) total: Option<u64>,
@@ -96,7 +96,7 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Bytes that the content of the object has at the least, as far as this record tells.
+    /// Lower bound for the object's content length, as far as this record can tell.
     pub(crate) fn least_bytes(&self) -> u64 {
         let cut = Cut {
             span_pages: self.span_pages,
@@ -105,7 +105,7 @@ impl Fields {
     }
 }
 
-/// Where a record lies; part of what its MAC covers.
+/// A record's address; the MAC covers it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordAddress {
     pub(crate) device: u16,
@@ -120,11 +120,11 @@ pub(crate) struct RecordAddress {
 pub(crate) struct TailAddress {
     /// Log position, counted in units since the log was made.
     pub(crate) position: u64,
-    /// Bytes of the record that lie there, the tail's own header excluded.
+    /// Record bytes in the tail, without the tail's own header.
     pub(crate) length: u32,
 }
 
-/// A decoded prelude whose MAC was right.
+/// A decoded prelude with a correct MAC.
 #[derive(Clone, Debug)]
 pub(crate) struct Prelude {
     pub(crate) fields: Fields,
@@ -135,11 +135,11 @@ pub(crate) struct Prelude {
     /// Bytes of the prelude.
     bytes: usize,
     checksums: Vec<u32>,
-    /// Whether the checksums have a key.
+    /// True if the checksums use the store's key.
     is_keyed: bool,
 }
 
-/// Pages that `bytes` bytes take.
+/// Pages for `bytes` bytes.
 fn pages(bytes: usize) -> usize {
     bytes.div_ceil(PAGE)
 }
@@ -148,7 +148,7 @@ fn prelude_bytes(name: usize, labels: usize, metadata: usize, content: usize) ->
     HEADER + 4 * (pages(metadata) + pages(content)) + 8 * labels + name
 }
 
-/// Most bytes of a prelude beside its name.
+/// Largest prelude, without the name.
 pub(crate) const PRELUDE_REST_MAX: usize =
     HEADER + 4 * (MAX_METADATA.div_ceil(PAGE) + MAX_SPAN_PAGES as usize) + 8 * (MAX_LABELS + 1);
 
@@ -158,14 +158,13 @@ pub(crate) fn record_bytes(name: usize, labels: usize, metadata: usize, content:
 }
 
 impl Fields {
-    /// Words between checksums and name: the labels, and what was confirmed if that says more than
-    /// the version.
+    /// Words between checksums and name: the labels, and the confirmed version if it is above the
+    /// version.
     pub(crate) fn label_words(&self) -> usize {
         self.labels.len() + usize::from(self.is_confirmed())
     }
 
-    /// The mark that is given to callers who list marks: an object that is not complete is not
-    /// listed.
+    /// The mark for callers that list marks; 0 hides an object that is not complete.
     pub(crate) fn listed_mark(&self) -> u128 {
         if self.incomplete { 0 } else { self.mark }
     }
@@ -209,7 +208,7 @@ pub(crate) fn encode_record(
     for chunk in std::iter::once(metadata).chain(content) {
         append(&mut behind, chunk);
     }
-    // Copied first: what is checksummed lies in one piece, whatever the chunks.
+    // Copied first, so that the data for each checksum are contiguous, whatever the chunks.
     let (metadata_copy, content_copy) = body.split_at(metadata.len());
     let flag = |flag, is_set| if is_set { flag } else { 0 };
     let header = RecordHeader {
@@ -254,7 +253,7 @@ pub(crate) fn encode_record(
     prelude + metadata.len() + content_bytes
 }
 
-/// Writes `bytes` to the start of `out`, which is what lies behind them afterwards.
+/// Writes `bytes` to `out`, then moves `out` behind them.
 fn append(out: &mut &mut [u8], bytes: &[u8]) {
     let (start, rest) = std::mem::take(out).split_at_mut(bytes.len());
     start.copy_from_slice(bytes);
@@ -269,8 +268,8 @@ fn narrow_u16(length: usize) -> u16 {
     u16::try_from(length).expect("a name has at most 4096 bytes")
 }
 
-/// The key of the record that begins with `bytes`, by its own account, if it also says that it lies
-/// at `place`. Nothing of that is verified.
+/// The key in the record that starts with `bytes`, if the record also claims to be at `place`.
+/// Neither claim is verified.
 pub(crate) fn claimed_key(bytes: &[u8], place: RecordAddress) -> Option<KeyHash> {
     let header = RecordHeader::decode(bytes)?;
     let lies_there =
@@ -279,7 +278,7 @@ pub(crate) fn claimed_key(bytes: &[u8], place: RecordAddress) -> Option<KeyHash>
 }
 
 impl Prelude {
-    /// Decodes the prelude at the start of `bytes`, if it is a record of this store at this place.
+    /// Decodes the prelude that `bytes` starts with, if it belongs to this store and this address.
     pub(crate) fn decode(bytes: &[u8], secret: &Secret, place: RecordAddress) -> Option<Self> {
         let header = RecordHeader::decode(bytes)?;
         let name_bytes = usize::from(header.name_length);
@@ -309,8 +308,8 @@ impl Prelude {
         if found != place {
             return None;
         }
-        // From here on the bytes are our own; what does not parse was written by a later minor
-        // version or by a bug, and is a miss either way.
+        // These bytes are our own. If they do not parse, a later minor version or a bug wrote them,
+        // and the result is a miss either way.
         let kind = match header.kind {
             1 => Kind::Head,
             2 => Kind::Span,
@@ -363,7 +362,7 @@ impl Prelude {
         self.bytes + self.metadata_bytes + self.content_bytes
     }
 
-    /// Metadata and content out of the whole record, if every page has the checksum it should.
+    /// Metadata and content from the whole record, if every page checksum is correct.
     pub(crate) fn body(&self, secret: &Secret, record: &Bytes) -> Option<(Bytes, Bytes)> {
         if record.len() < self.record_bytes() {
             return None;
@@ -386,7 +385,7 @@ impl Prelude {
 pub(crate) const TAIL_HEADER: usize = TailHeader::BYTES;
 
 record! {
-    /// The header of a tail: what did not fit into the slot of the Disk Table follows it.
+    /// A tail's header; the bytes that did not fit into the Disk Table slot follow.
     struct TailHeader = "TAIL", 64;
     0 mac: u64,
     8 version: Version,
@@ -399,7 +398,7 @@ record! {
     60 checksum: u32,
 }
 
-/// A tail names the record it belongs to; a tail of another version is a miss.
+/// Identifies the record that a tail belongs to; a tail with another version is a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
     pub(crate) key: KeyHash,
@@ -408,7 +407,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Writes header and bytes to the start of `out`.
+    /// Writes the header and the bytes to `out`.
     pub(crate) fn encode(
         &self,
         out: &mut [u8],
@@ -422,7 +421,7 @@ impl Tail {
         rest[..bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The bytes of this very tail, if they are there.
+    /// Returns exactly this tail's bytes, if they are there.
     pub(crate) fn decode<'a>(
         &self,
         bytes: &'a [u8],
@@ -441,7 +440,7 @@ impl Tail {
         genuine.then_some(body)
     }
 
-    /// The header in front of `bytes` at `place`, without its MAC.
+    /// Header for `bytes` at `place`, without the MAC.
     fn header(&self, place: RecordAddress, bytes: &[u8]) -> TailHeader {
         TailHeader {
             mac: 0,

@@ -1,19 +1,19 @@
-//! The length of a run as the lists of the log and the entries of the index tell it, in 8 bits.
+//! Run lengths in 8 bits, for the lists in the log and the entries in the index.
 //!
-//! A page of today takes up to 2 MiB, and most take much less. So lengths up to 512 KiB are exact
-//! to the 4 KiB that a disk reads at once, longer ones to 12 KiB.
+//! A web page takes up to 2 MiB today, and most pages take much less. So lengths up to 512 KiB are
+//! exact to 4 KiB, the block that a disk reads at once; longer lengths are exact to 12 KiB.
 
 use super::IO_BLOCK;
 
-/// The longest run that can be told, bytes: 2,036 KiB.
+/// The longest run that a code can express, bytes: 2,036 KiB.
 pub(crate) const RUN_BYTES_MAX: usize = (EXACT + (u8::MAX as usize - EXACT) * STEP) * IO_BLOCK;
 
-/// Up to this code, the code is the length in blocks; each further one adds [`STEP`] blocks.
+/// Up to this code, the code is the length in blocks; each further code adds [`STEP`] blocks.
 const EXACT: usize = 128;
 const STEP: usize = 3;
 
-/// What tells that a run has so many bytes: the shortest length that is not below it, or the
-/// longest there is.
+/// Encodes a run of `bytes` bytes: the shortest length that is at least `bytes`, or the longest
+/// possible length.
 pub(crate) fn run_code(bytes: usize) -> u8 {
     let blocks = bytes.div_ceil(IO_BLOCK);
     let code = match blocks.checked_sub(EXACT) {
@@ -23,7 +23,7 @@ pub(crate) fn run_code(bytes: usize) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }
 
-/// The bytes that `code` tells of; 0: there is no run.
+/// Decodes `code` to a length in bytes; 0: there is no run.
 pub(crate) fn run_bytes(code: u8) -> u64 {
     let code = usize::from(code);
     let blocks = code.min(EXACT) + code.saturating_sub(EXACT) * STEP;

@@ -1,4 +1,4 @@
-//! The superblock: what the store is and where things lie. Two copies, written in turn.
+//! The superblock: the store's identity and area offsets. Two copies, written in turn.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{COUNT_MAX, OLDEST_VERSION, VERSION};
 use crate::key::Secret;
 use crate::membership::{DEVICES_KNOWN_MAX, History, MEMBERSHIPS_MAX, Member, Membership};
 
-/// Size of a superblock, bytes; copy A lies at 0, copy B right behind it.
+/// Superblock size, bytes; copy A is at offset 0, copy B right behind it.
 pub(crate) const SUPERBLOCK_BYTES: usize = SuperblockFields::BYTES;
 
 const MAGIC: [u8; 8] = *b"HASHCACH";
@@ -54,7 +54,7 @@ record! {
 }
 
 record! {
-    /// A line of the devices known.
+    /// A line in the known-devices table.
     struct MemberFields = "MEMBER", 16;
     0 device: u16,
     2 heard: [u8; 6],
@@ -62,10 +62,10 @@ record! {
 }
 
 record! {
-    /// A line of the memberships.
+    /// A line in the memberships table.
     struct MembershipFields = "MEMBERSHIP", 16;
     0 first_version: u64,
-    /// A bit for each line of the devices known.
+    /// A bit for each line in the known-devices table.
     8 members: u64,
 }
 
@@ -73,29 +73,29 @@ const CHECKSUM_AT: usize = SUPERBLOCK_BYTES - 8;
 const FAMILY_LOG: u8 = 1;
 const FAMILY_TABLE: u8 = 2;
 const FLAG_CLEAN: u32 = 1;
-/// What fits into six bytes; no device is written so often.
+/// Largest number in six bytes; no device is written that often.
 const HEARD_MAX: u64 = (1 << 48) - 1;
 
-/// Which areas the store has.
+/// Selects the store's areas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
-    /// Everything lies in the log.
+    /// All objects are in the log.
     Log,
-    /// Objects lie in the Disk Table, tails in the log.
+    /// Objects are in the Disk Table, tails in the log.
     Table,
 }
 
-/// What a superblock says.
+/// A decoded superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
-    /// Of the format that it was read in; it is always written in the present one.
+    /// The format version on disk; a superblock is always written in the current version.
     pub(crate) format_version: u32,
     pub(crate) serial: u64,
     pub(crate) store_id: u128,
     pub(crate) secret: [u8; 32],
     pub(crate) device: u16,
     pub(crate) family: Family,
-    /// The store was closed in order and nothing was written since.
+    /// The store was closed properly and nothing was written since.
     pub(crate) clean: bool,
     pub(crate) unit_bytes: u32,
     pub(crate) device_bytes: u64,
@@ -106,47 +106,47 @@ pub(crate) struct Superblock {
     pub(crate) journal_offset: u64,
     pub(crate) journal_bytes: u64,
     pub(crate) checkpoint_offset: u64,
-    /// Bytes of each of the two checkpoint areas.
+    /// Bytes in each of the two checkpoint areas.
     pub(crate) checkpoint_bytes: u64,
     pub(crate) table_offset: u64,
     pub(crate) sets: u64,
     pub(crate) log_offset: u64,
     pub(crate) segments: u64,
-    /// No version at or above this was ever given out.
+    /// No version at or above this was ever assigned.
     pub(crate) next_version: u64,
-    /// Serial of the last complete checkpoint; odd serials lie in area B. 0: none.
+    /// The last complete checkpoint's serial; odd serials are in area B. 0: none.
     pub(crate) checkpoint_serial: u64,
     pub(crate) checkpoint_parts: u64,
     /// Unix time when this was written, milliseconds.
     pub(crate) wall_clock: u64,
-    /// Removes of versions below this may be known to the checkpoint only: without a checkpoint, no
-    /// record older than this may be restored.
+    /// Removes with versions below this may be stored only in the checkpoint: without a checkpoint,
+    /// no record older than this may be restored.
     pub(crate) removes_forgotten_below: u64,
-    /// The last complete checkpoint holds the removes in journal blocks of ordinals below this.
+    /// The last complete checkpoint has all removes in journal blocks with ordinals below this.
     pub(crate) removes_held_below: u64,
-    /// Code of the policy that last opened the store (`config`).
+    /// Code for the policy that last opened the store (`config`).
     pub(crate) policy: u8,
-    /// The first version given out since that policy, and no other, has opened it.
+    /// The first version assigned since the store was opened only with that policy.
     pub(crate) policy_since: u64,
-    /// Number of the rule by which parts of names chose devices ([`Placement`]); 0: whole names.
+    /// Number for the rule that maps name parts to devices ([`Placement`]); 0: whole names.
     ///
     /// [`Placement`]: crate::placement::Placement
     pub(crate) placement: u32,
-    /// Which devices made up the store, and from which version on.
+    /// The store's devices, for each version range.
     pub(crate) history: History,
-    /// For the devices of the history: the highest serial of a superblock of theirs that was
-    /// durable when this was written. A device with a lower one was rolled back.
+    /// For each device in the history: the highest superblock serial that was durable when this
+    /// superblock was written. A device with a lower serial was rolled back.
     pub(crate) heard: BTreeMap<u16, u64>,
 }
 
-/// Why a block is no superblock.
+/// Reason why a block is not a valid superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuperblockError {
-    /// Something else lies here.
+    /// The block has foreign data.
     Foreign,
-    /// One of ours, of another format version.
+    /// A superblock in another format version.
     Version(u32),
-    /// One of ours, damaged.
+    /// A damaged superblock.
     Damaged,
 }
 
@@ -210,7 +210,8 @@ impl Superblock {
         if fields.magic != MAGIC {
             return Err(SuperblockError::Foreign);
         }
-        // The version is checked before the checksum: a later format may end in another one.
+        // The version is checked before the checksum, because a later format may have another
+        // checksum.
         if !(OLDEST_VERSION..=VERSION).contains(&fields.format_version) {
             return Err(SuperblockError::Version(fields.format_version));
         }
@@ -224,7 +225,7 @@ impl Superblock {
             fields.checkpoint_serial,
             fields.policy_since,
         ];
-        // Serial 0 is that of one that was never written.
+        // Serial 0 means that the superblock was never written.
         if fields.serial == 0 || counts.iter().any(|count| *count >= COUNT_MAX) {
             return Err(damaged);
         }
@@ -270,7 +271,7 @@ impl Superblock {
 }
 
 impl SuperblockFields {
-    /// The lines of the devices known that are filled.
+    /// The used lines in the known-devices table.
     fn members(&self) -> impl Iterator<Item = MemberFields> {
         let lines = self.device_lines.chunks_exact(MemberFields::BYTES);
         let lines = lines.take(usize::from(self.devices_known));

@@ -1,4 +1,4 @@
-//! What memory holds of a store, and checkpoints save: which policy, and how large its index is.
+//! A store's index, in memory and in checkpoints: policy and size.
 
 use super::Geometry;
 use crate::address::Windows;
@@ -9,7 +9,7 @@ use crate::policy::{
     LogForm, SLOT_BITS, WAYS, held_sets_bits, place_bits, row_bits, saved_row_bytes,
     unsaved_positions_bytes,
 };
-/// A policy with what decides about the form of its index.
+/// A policy with all parameters that change the index format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexPolicy {
     pub(crate) kind: PolicyKind,
@@ -17,7 +17,7 @@ pub(crate) struct IndexPolicy {
     /// In 1/100.
     pub(crate) held_share: u8,
     pub(crate) grouped: bool,
-    /// Whether entries of `log` have ranks: with readmission.
+    /// True if `log` entries have ranks: with readmission.
     pub(crate) ranked: bool,
 }
 
@@ -28,9 +28,9 @@ pub(crate) const POSITIONS_HELD: u8 = 50;
 /// two (section 5.2).
 pub(crate) const SETS_HELD: u8 = 40;
 
-/// Added to the code of a policy whose entries hold the lengths of runs.
+/// Added to a policy's code if entries hold run lengths.
 const GROUPED_CODE: u8 = 128;
-/// Added to the code of `log` where its entries hold ranks.
+/// Added to the `log` code if entries hold ranks.
 const RANKED_CODE: u8 = 64;
 
 impl IndexPolicy {
@@ -53,12 +53,12 @@ impl IndexPolicy {
         }
     }
 
-    /// Positions in each row of `log-lru`.
+    /// Positions held in memory for each `log-lru` row.
     pub(crate) fn positions_held(self) -> usize {
         ((WAYS * usize::from(self.held_share) + 50) / 100).clamp(1, WAYS - 1)
     }
 
-    /// The form of an entry of `log` in a log of these `windows`.
+    /// The `log` entry format for a log with these `windows`.
     pub(crate) fn log_form(self, windows: Windows) -> LogForm {
         LogForm {
             rows: self.rows,
@@ -68,8 +68,8 @@ impl IndexPolicy {
         }
     }
 
-    /// What stands for it on disk. Each form of saved rows has a code of its own: a checkpoint with
-    /// another code does not count, and the index is made anew from the lists.
+    /// Policy code on disk. Each saved-row format has a separate code: a checkpoint with another
+    /// code is not used, and the index is rebuilt from the lists.
     pub(crate) fn code(self) -> u8 {
         let grouped = if self.grouped { GROUPED_CODE } else { 0 };
         let ranked = if self.ranked { RANKED_CODE } else { 0 };
@@ -90,8 +90,8 @@ impl IndexPolicy {
         }
     }
 
-    /// The policy that `code` stands for. Older builds wrote other codes for `log`, whose entries
-    /// had another form: of these the policy is known, and no checkpoint has its code.
+    /// Decodes a policy code. Older builds wrote other codes for `log`, with another entry format:
+    /// for these codes the policy is returned, but no checkpoint has these codes.
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         let flags = code & (GROUPED_CODE | RANKED_CODE);
         let is_grouped = flags & GROUPED_CODE != 0;
@@ -124,31 +124,32 @@ impl IndexPolicy {
     }
 }
 
-/// Which index a store has, and since which version only its policy has written to the store.
+/// A store's index policy, and the version since which only this policy has written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexId {
     pub(crate) policy: IndexPolicy,
-    /// The first version of that time; 0: since the store was made.
+    /// The first such version; 0: since the store was created.
     pub(crate) since: u64,
 }
 
-/// What memory holds of a store, and checkpoints save.
+/// Index size, in memory and in checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IndexShape {
     /// Rows in each shard.
     pub(crate) shard_rows: u32,
-    /// As checkpoints save them.
+    /// Row bytes in a checkpoint.
     pub(crate) row_bytes: usize,
-    /// What stands behind each row there, where rows are read one by one.
+    /// Check bytes behind each row there, if rows are read one by one.
     check_bytes: usize,
     memory_bytes: u64,
     widened_bytes: u64,
-    /// What the places are that an index of the log gives.
+    /// Position unit in a log index.
     pub(crate) windows: Windows,
 }
 
 impl IndexShape {
-    /// The largest that a policy of `family` can have: policies may change, places on disk not.
+    /// The largest shape for a policy in `family`: the policy may change later, but offsets on disk
+    /// may not.
     pub(super) fn largest(family: Family, ways: u32, shard_rows: u64) -> Self {
         let packed = |bits: u32| WAYS * bits as usize / 8;
         let row_bytes = match family {
@@ -168,44 +169,44 @@ impl IndexShape {
         }
     }
 
-    /// Rows of all shards.
+    /// Total rows in all shards.
     pub(crate) fn rows(&self) -> u64 {
         u64::from(self.shard_rows) * SHARDS as u64
     }
 
-    /// Memory it takes.
+    /// Memory in use.
     pub(crate) fn bytes(&self) -> u64 {
         self.memory_bytes
     }
 
-    /// Memory that a shard takes besides while positions that lie on disk are in memory too, bytes.
+    /// Additional memory for each shard while it also has the positions that are on disk, bytes.
     pub(crate) fn widened_bytes(&self) -> u64 {
         self.widened_bytes
     }
 
-    /// The number of a shard's row among all shards' rows.
+    /// A shard row's number among all rows.
     pub(crate) fn row_number(&self, shard: usize, row: u32) -> u64 {
         shard as u64 * u64::from(self.shard_rows) + u64::from(row)
     }
 
-    /// Bytes of a row in a checkpoint, with the check behind it.
+    /// Row bytes in a checkpoint, including the check.
     pub(crate) fn saved_row_bytes(&self) -> usize {
         self.row_bytes + self.check_bytes
     }
 
-    /// Whether rows are read from the last checkpoint one by one.
+    /// Returns true if rows are read from the last checkpoint one by one.
     pub(crate) fn stays_on_disk(&self) -> bool {
         self.check_bytes > 0
     }
 
-    /// Rows whose bytes fit into a part of a checkpoint.
+    /// Rows that fit into a checkpoint part.
     pub(crate) fn rows_per_part(&self) -> u64 {
         (PART_BODY / self.saved_row_bytes().max(1)) as u64
     }
 }
 
 impl Geometry {
-    /// What the index of `policy` looks like in this store.
+    /// Index size for `policy` in this store.
     pub(crate) fn index(&self, policy: IndexPolicy) -> IndexShape {
         let of_rows = |bits: u32| {
             let rows = if bits == 0 { 0 } else { self.shard_rows() };
@@ -245,8 +246,9 @@ impl Geometry {
         }
     }
 
-    /// Displaced positions that may wait for a checkpoint in each shard with `log-lru`: one in 128
-    /// slots, 2^20 in all; in a small store more, for batches are not smaller there.
+    /// For `log-lru`, displaced positions that may wait for a checkpoint in each shard: one for 128
+    /// slots, 2^20 in total; relatively more in a small store, because batches are not smaller
+    /// there.
     pub(crate) fn unsaved_max(&self, policy: IndexPolicy) -> usize {
         let rows = usize::try_from(self.shard_rows()).unwrap_or(usize::MAX);
         let wanted = (rows * WAYS / 128).clamp(512, (1 << 20) / SHARDS);
@@ -260,13 +262,13 @@ impl Geometry {
         shard * SHARDS as u64
     }
 
-    /// Sets that each shard holds at most with `set-mem-lru`.
+    /// For `set-mem-lru`, most sets that a shard holds.
     pub(crate) fn held_sets(&self, policy: IndexPolicy) -> usize {
         let held = self.shard_rows() * u64::from(policy.held_share.clamp(1, 100)) / 100;
         usize::try_from(held.max(1)).unwrap_or(usize::MAX)
     }
 
-    /// What they take in all shards, bytes.
+    /// Memory for held sets in all shards, bytes.
     fn held_sets_bytes(&self, policy: IndexPolicy) -> u64 {
         let rows = self.held_sets(policy);
         let known = (rows * WAYS) as u64 * u64::from(SLOT_BITS);
@@ -275,7 +277,7 @@ impl Geometry {
     }
 }
 
-/// Parts that hold the state of the log and all rows.
+/// Checkpoint parts for the log state and all rows.
 pub(crate) fn checkpoint_parts(segments: u64, index: &IndexShape) -> u64 {
     let rows = if index.row_bytes == 0 {
         0
@@ -285,7 +287,7 @@ pub(crate) fn checkpoint_parts(segments: u64, index: &IndexShape) -> u64 {
     meta_parts(segments) + rows.div_ceil(index.rows_per_part())
 }
 
-/// Parts that hold the state of the log: a few words and a stamp per segment.
+/// Checkpoint parts for the log state: a few words, and a stamp per segment.
 pub(crate) fn meta_parts(segments: u64) -> u64 {
     (segments * 8 + 128).div_ceil(PART_BODY as u64)
 }

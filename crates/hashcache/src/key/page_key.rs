@@ -1,40 +1,41 @@
 //! The keyed checksum of a page, 32 bits.
 //!
-//! A universal hash and not a CRC, because others choose content. After a power cut a page may be a
-//! mixture of the bytes of two writes. CRC32C has no key and is linear: whoever chooses the content
-//! of one write can give the mixture the checksum of the other page. Nor would a secret start value
-//! help, because two messages of equal length with equal CRC have equal CRC under any start value.
-//! `docs/FORMAT.md` has the bound for this hash and its proof, and says what an attacker knows.
+//! A universal hash and not a CRC, because clients and origins choose content. After a power cut a
+//! page may be a mixture of two writes. CRC32C has no key and is linear: an attacker who chooses
+//! the content in the first write can give the mixture the other page's checksum. Nor would a
+//! secret start value help, because two messages with equal length and equal CRC have equal CRC
+//! under any start value. `docs/FORMAT.md` has the bound for this hash and its proof, and describes
+//! the attacker's knowledge.
 //!
-//! Three levels: NH (the hash of UMAC) of each block of 1 KiB, NH of the results, and a multilinear
-//! hash of that to 32 bits. One level with 64 KiB of key would push content out of the processor's
-//! cache. Polynomials would need no key material, but have to wait for each product; the products
-//! of NH are independent of each other.
+//! Three levels: NH (the hash in UMAC) over each 1 KiB block, NH over the results, and a
+//! multilinear hash over that to 32 bits. A single level with a 64 KiB key would push content out
+//! of the processor's cache. Polynomials would need no key material, but have to wait for each
+//! product; the products in NH do not depend on each other.
 //! Called by `key`, for `format/record`.
 //!
-//! Invariant: the words of the key are used for nothing else, and nothing gives out a checksum.
+//! Invariant: the key words have no other use, and no checksum is given out.
 //! Cost: a multiplication for 16 bytes, without special instructions: 8 KiB take about as long as
-//! CRC32C with them.
+//! CRC32C with special instructions.
 
 use crate::object::PAGE;
 
-/// Bytes that the first level takes at once: so both levels have as much key.
+/// Bytes per block on the first level; chosen so that both levels have equally long keys.
 const BLOCK: usize = 1 << 10;
-/// Bytes that one multiplication takes.
+/// Bytes per multiplication.
 const PIECE: usize = 16;
 
 /// The key of page checksums, drawn from the store's secret.
 pub(super) struct PageKey {
-    /// First level: for the pieces of a block.
+    /// First level: for the pieces in a block.
     block: [[u64; 2]; BLOCK / PIECE],
-    /// Second level: for the digests of a page's blocks.
+    /// Second level: for the block digests of a page.
     page: [[u64; 2]; PAGE / BLOCK],
-    /// Third level: a summand, then a factor for each word of the digest and one for the length.
+    /// Third level: a summand, then a factor for each digest word and another for the length.
     last: [u64; 6],
 }
 
 impl PageKey {
-    /// `word` gives the words of the key, by their number from 0 on.
+    /// `word` returns the key words, by number, starting at 0.
     pub(super) fn new(word: impl Fn(u64) -> u64) -> Self {
         let mut count = 0;
         let mut next = || {
@@ -48,12 +49,12 @@ impl PageKey {
         }
     }
 
-    /// The checksums of the pages of `bytes`, in their order.
+    /// All page checksums in `bytes`, in order.
     pub(super) fn checksums(&self, bytes: &[u8]) -> impl Iterator<Item = u32> {
         bytes.chunks(PAGE).map(|page| self.checksum(page))
     }
 
-    /// Of at most a page.
+    /// Checksum for at most a page.
     fn checksum(&self, page: &[u8]) -> u32 {
         let digests = page.chunks(BLOCK).map(|block| self.block_digest(block));
         let digest = digests.zip(&self.page).fold(0, |sum: u128, (digest, key)| {
@@ -66,12 +67,12 @@ impl PageKey {
         let sum = words.zip(factors).fold(start, |sum, (word, factor)| {
             sum.wrapping_add(factor.wrapping_mul(u64::from(word)))
         });
-        // The low bits of a sum of products do not depend on the high bits of the factors.
+        // The low bits of a sum of products do not depend on the factors' high bits.
         (sum >> 32) as u32
     }
 
-    /// NH of a block. A last piece that is not full is filled with zeros, which the length in the
-    /// third level tells from zeros that are content.
+    /// NH over a block. An incomplete last piece is padded with zeros. The length in the third
+    /// level distinguishes padding from zeros in the content.
     fn block_digest(&self, block: &[u8]) -> u128 {
         let (pieces, rest) = block.as_chunks::<PIECE>();
         let whole = pieces.iter().zip(&self.block);
@@ -89,7 +90,7 @@ impl PageKey {
     }
 }
 
-/// One product of NH: the sums wrap at 64 bits, the product has 128.
+/// One product in NH: the sums wrap at 64 bits, the product has 128.
 fn product(piece: [u8; PIECE], key: [u64; 2]) -> u128 {
     let [low, high]: [[u8; 8]; 2] = bytemuck::cast(piece);
     let factor = |word, key: u64| u128::from(u64::from_le_bytes(word).wrapping_add(key));

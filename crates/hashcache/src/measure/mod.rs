@@ -3,7 +3,7 @@
 //! Called by `hashcache plan --probe`; calls `probe`.
 //!
 //! Invariant: existing files are not written. The temporary file is unlinked before the probe
-//! begins, so nothing is left behind however the process ends.
+//! starts, so no file remains, however the process exits.
 
 mod probe;
 
@@ -18,14 +18,14 @@ use crate::clock::Clock;
 use crate::error::OpenError;
 use crate::store::device::{self, DevicePath};
 
-/// Why a disk could not be measured.
+/// Reason why a disk could not be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MeasureError {
-    /// What lies at the path is no store, or cannot be opened.
+    /// The file at the path is not a store, or cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// No file could be made in the directory.
+    /// No file could be created in the directory.
     #[error("cannot create a temporary file for the measurement")]
     File(#[source] io::Error),
     /// The measurement failed.
@@ -33,9 +33,9 @@ pub enum MeasureError {
     Probe(#[from] ProbeError),
 }
 
-/// Measures for about `budget` the disk that `path` lies on: a directory, in which a file of at
-/// most `file_bytes` (and half of what is free) is made for as long as it takes; or a store that is
-/// not in use, which is only read.
+/// Measures the disk under `path` for about `budget`. For a directory, a temporary file of at most
+/// `file_bytes` (and at most half the free space) is created in it; a store that is not in use is
+/// only read.
 ///
 /// # Errors
 /// See [`MeasureError`].

@@ -1,12 +1,11 @@
-//! The ten-second probe: how many random reads a disk makes, and how fast it writes in a row.
+//! The ten-second probe: measures random reads per second and a disk's sequential write rate.
 //!
-//! A read of a fresh preallocated file takes a microsecond and reads nothing, so only what was
-//! written is read: on a blank device extents of 1 MiB that the probe writes first, spread over all
-//! of it; on a store's device extents that turn out to be written. Called by `measure`.
+//! A read from a fresh preallocated file takes a microsecond and reads nothing, so the probe reads
+//! only written extents: on a blank device, 1 MiB extents that it first writes, spread over the
+//! whole device; on a store's device, extents that it finds written. Called by `measure`.
 //!
-//! Invariant: nothing is overwritten but zeros ([`probe_blank`]), or nothing at all
-//! ([`probe_written`]).
-//! Cost: the time it is given, and one operation more for each kind of measurement.
+//! Invariant: only zeros are overwritten ([`probe_blank`]), or nothing at all ([`probe_written`]).
+//! Cost: the given time, and one more operation for each kind of measurement.
 
 mod nameless;
 
@@ -24,20 +23,22 @@ use crate::plan::{DiskRates, ReadCost, Tolerance, set_bytes};
 /// Result of a probe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Probe {
-    /// Random reads of 16 KiB in a second, one after the other.
+    /// Random 16 KiB reads per second, one after the other.
     pub reads_per_s: f64,
-    /// The same with eight under way at once.
+    /// As `reads_per_s`, with eight reads in flight.
     pub reads_per_s_deep: f64,
-    /// Bytes written in a second, in a row and made durable; `None` when nothing may be written.
+    /// Sequential write rate including the sync, bytes per second; `None` if nothing may be
+    /// written.
     pub write_bytes_per_s: Option<f64>,
     /// Random reads of other sizes, one after the other, smallest first.
     pub read_costs: Vec<ReadCost>,
-    /// Extents of 1 MiB that were read from.
+    /// Number of 1 MiB extents that were read.
     pub extents: usize,
 }
 
 impl Probe {
-    /// What a prediction needs: the engine keeps several reads under way.
+    /// Rates for a prediction. It uses the deep read rate, because the engine keeps several reads
+    /// in flight.
     pub fn rates(&self) -> DiskRates {
         let seeks_per_s = self.reads_per_s_deep.max(self.reads_per_s);
         let assumed = DiskRates::with_seeks(seeks_per_s);
@@ -47,31 +48,31 @@ impl Probe {
         }
     }
 
-    /// The size of a set that is read nearly as fast as a single block.
+    /// The set size that is read nearly as fast as a single block.
     pub fn set_bytes(&self) -> u32 {
         set_bytes(&self.read_costs, Tolerance::of(self.reads_per_s))
     }
 }
 
-/// Why there is no result.
+/// Reason why there is no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProbeError {
     /// Too few extents fit.
     #[error("{size_bytes} bytes are too few to measure a disk, {needed_bytes} are needed")]
     TooSmall {
-        /// What there is.
+        /// Device size.
         size_bytes: u64,
-        /// The least.
+        /// The smallest size that works.
         needed_bytes: u64,
     },
-    /// It holds something, which the probe would have overwritten.
+    /// The device holds data, which the probe would have overwritten.
     #[error("the data at byte {offset} would be overwritten")]
     NotBlank {
-        /// Where the extent begins.
+        /// Extent start.
         offset: u64,
     },
-    /// A store that holds too little: reading what was never written measures nothing.
+    /// The store holds too little data: reading space that was never written measures nothing.
     #[error("only {found} MiB of it contain data, too few to measure a disk")]
     NothingWritten {
         /// Extents found.
@@ -84,16 +85,16 @@ pub enum ProbeError {
 
 const EXTENT: u64 = 1 << 20;
 const EXTENT_LEN: usize = 1 << 20;
-/// Extents to read from: a power of two, for [`spread`].
+/// Extents to read; a power of two, for [`spread`].
 const EXTENTS: usize = 256;
-/// With fewer a disk's own cache answers.
+/// With fewer extents the disk's own cache answers.
 const EXTENTS_MIN: usize = 8;
-/// Extents in a row, to measure writing by.
+/// Adjacent extents for the write measurement.
 const RUN: u64 = 64;
-/// Reads that measure seeks.
+/// Read size for measuring seeks.
 const READ_LEN: usize = 16 << 10;
 const DEPTH: u64 = 8;
-/// Sizes that a set could have, and a block to compare them with.
+/// Possible set sizes, and a block for comparison.
 const READ_LENS: [usize; 7] = [
     4 << 10,
     READ_LEN,
@@ -103,15 +104,15 @@ const READ_LENS: [usize; 7] = [
     256 << 10,
     512 << 10,
 ];
-/// Looking for written extents ends after so many of them, whatever the clock says.
+/// The search for written extents stops after this many attempts, whatever the clock.
 const TRIES: usize = 4096;
-/// How many bytes at either end of an extent are read to see whether it is written.
+/// Bytes read at the start and at the end of an extent, to check if it is written.
 const LOOK_LEN: usize = 64 << 10;
 
-/// Measures a device that holds nothing but zeros. Takes about `budget`.
+/// Measures a device that holds only zeros. Takes about `budget`.
 ///
 /// # Errors
-/// [`ProbeError::NotBlank`] before an extent that holds anything is written; see [`ProbeError`].
+/// [`ProbeError::NotBlank`] before any extent with data is overwritten; see [`ProbeError`].
 pub fn probe_blank(
     device: &dyn Device,
     budget: Duration,
@@ -137,7 +138,7 @@ pub fn probe_blank(
     Ok(probe)
 }
 
-/// Measures a device that holds a store, by reading what is written of `area`. Writes nothing.
+/// Measures a device that holds a store, by reading written extents in `area`. Writes nothing.
 /// Takes about `budget`.
 ///
 /// # Errors
@@ -157,7 +158,7 @@ pub fn probe_written(
     read(device, &extents, budget / 10 * 6, clock)
 }
 
-/// What is needed to write extents.
+/// Parameters for writing extents.
 struct Writing<'a> {
     device: &'a dyn Device,
     clock: &'a Clock,
@@ -165,7 +166,7 @@ struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Writes the first `count` extents in a row; how many bytes a second that makes.
+    /// Writes the first `count` extents in sequence and returns the rate in bytes per second.
     fn run(&self, count: u64, budget: Duration) -> Result<f64, ProbeError> {
         for n in 0..count {
             self.must_be_blank(n * EXTENT)?;
@@ -181,8 +182,9 @@ impl Writing<'_> {
         Ok((written * EXTENT) as f64 / seconds)
     }
 
-    /// Writes extents all over the device, of which the first `run` are left alone if others will
-    /// do; says where. Stops when the time is over, with at least a few.
+    /// Writes extents spread over the whole device and returns their offsets. The first `run`
+    /// extents are not used if the others are enough. Stops when the time is over, but not before a
+    /// few are written.
     fn spread(&self, room: u64, run: u64, budget: Duration) -> Result<Vec<u64>, ProbeError> {
         let start = self.clock.monotone();
         let (first, count) = if room >= run + EXTENTS_MIN as u64 {
@@ -196,7 +198,7 @@ impl Writing<'_> {
                 break;
             }
             let offset = (first + step * (room - first) / count) * EXTENT;
-            // Extents that the sequential writes have reached are not blank any more.
+            // Extents that were written sequentially are not blank any more.
             if first > 0 {
                 self.must_be_blank(offset)?;
             }
@@ -218,7 +220,7 @@ impl Writing<'_> {
     }
 }
 
-/// Extents of `area` that are written, drawn at random.
+/// Written extents in `area`, chosen at random.
 fn written_extents(
     device: &dyn Device,
     area: Range<u64>,
@@ -236,7 +238,7 @@ fn written_extents(
             break;
         }
         let offset = (first + draw.below(room)) * EXTENT;
-        // Both ends: the log's open segment is written only up to some point.
+        // Check start and end: the log's open segment is written only up to some point.
         let mut is_written = !found.contains(&offset);
         for at in [offset, offset + EXTENT - LOOK_LEN as u64] {
             if is_written {
@@ -251,7 +253,7 @@ fn written_extents(
     Ok(found)
 }
 
-/// Reads at random places of `extents`, for about `budget`.
+/// Reads at random positions in `extents`, for about `budget`.
 fn read(
     device: &dyn Device,
     extents: &[u64],
@@ -286,7 +288,7 @@ fn read(
     })
 }
 
-/// What is needed to read from extents.
+/// Parameters for reading from extents.
 struct Reading<'a> {
     device: &'a dyn Device,
     extents: &'a [u64],
@@ -294,14 +296,14 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Reads of `len` bytes a second with `depth` under way.
+    /// Reads per second, for reads of `len` bytes, with `depth` in flight.
     fn rate(&self, len: usize, depth: u64, budget: Duration) -> io::Result<f64> {
         let start = self.clock.monotone();
         let reads = std::thread::scope(|scope| {
             let threads: Vec<_> = (1..depth)
                 .map(|n| scope.spawn(move || self.reads(len, n, start + budget)))
                 .collect();
-            // This thread is one of them.
+            // This thread reads too.
             let mut reads = self.reads(len, 0, start + budget);
             for thread in threads {
                 let others = thread.join().unwrap_or_else(|panic| {
@@ -314,7 +316,7 @@ impl Reading<'_> {
         Ok(reads as f64 / seconds_since(start, self.clock))
     }
 
-    /// Reads one after the other until `end`; how many, at least one.
+    /// Reads one block after the other until `end`, at least one, and returns the read count.
     fn reads(&self, len: usize, seed: u64, end: Duration) -> io::Result<u64> {
         let mut draw = SplitMix(seed << 32 | len as u64);
         let mut buffer = AlignedBuf::zeroed(len);
@@ -330,10 +332,10 @@ impl Reading<'_> {
     }
 }
 
-/// Reads begin at multiples of this, as every device accepts.
+/// Reads start at multiples of this, which every device accepts.
 const STEP: u64 = 4096;
 
-/// Numbers that look random and are the same every time (splitmix64).
+/// Pseudo-random numbers, equal in every run (splitmix64).
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -349,13 +351,13 @@ impl SplitMix {
     }
 }
 
-/// The n-th of [`EXTENTS`] numbers in an order whose every beginning is spread evenly: cut short
-/// by the clock, the probe has still been everywhere.
+/// The n-th of [`EXTENTS`] numbers, in an order with every prefix evenly spread: if the clock stops
+/// the probe early, it has still covered the whole device.
 fn spread(n: u64) -> u64 {
     n.reverse_bits() >> (u64::BITS - EXTENTS.trailing_zeros())
 }
 
-/// Bytes that no disk or file system stores as something smaller.
+/// Bytes that no disk or file system can compress.
 fn incompressible() -> AlignedBuf {
     let (mut content, mut draw) = (AlignedBuf::zeroed(EXTENT_LEN), SplitMix(7));
     for word in content.chunks_exact_mut(8) {
@@ -368,7 +370,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Never 0: a clock may be coarse.
+/// Never 0, because a clock may be coarse.
 fn seconds_since(start: Duration, clock: &Clock) -> f64 {
     (clock.monotone().saturating_sub(start))
         .as_secs_f64()

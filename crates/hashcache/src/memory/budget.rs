@@ -1,14 +1,15 @@
 //! The one memory budget: code that wants to hold bytes reserves them first.
 //!
-//! When the budget is spent, hot objects make room. If that is not enough, the caller waits or does
-//! without. Content that a slow client may hold for long ([`Class::Bulk`]) leaves a quarter to
-//! everything else, so a hit, a page or a small miss never waits for slow transfers.
+//! When the budget is spent, hot objects are evicted to make room. If that is not enough, the
+//! caller waits or continues without the memory. Content that a slow client may hold for long
+//! ([`Class::Bulk`]) leaves a quarter to everything else, so a hit, a page or a small miss never
+//! waits for slow transfers.
 //!
-//! Invariants: a release wakes waiters in the order in which they queued, and only those whose
-//! bytes fit; so does a slab that hot objects could give back. A refused reservation releases
-//! nothing. Otherwise the waiters would wake each other for as long as the budget is spent.
-//! Transfers take turns ([`Turn`]): a transfer that has just released memory does not take it back
-//! before the waiters.
+//! Invariants: a release wakes waiters in the order in which they queued, and only waiters for
+//! which there are enough free bytes; so does a slab that hot objects could give back. A refused
+//! reservation releases nothing. Otherwise the waiters would wake each other for as long as the
+//! budget is spent. Transfers take turns ([`Turn`]): a transfer that has just released memory does
+//! not take it back before the waiters.
 //! Cost: two atomic operations a reservation, four for bulk.
 
 use std::collections::VecDeque;
@@ -25,43 +26,43 @@ use super::wakes;
 
 type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
-/// What memory is wanted for.
+/// The purpose of a reservation, which decides how much of the budget it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// What is small, or given back soon. May take all there is.
+    /// Small memory, or memory that is released soon. May take the whole budget.
     Small,
-    /// Content of transfers, which a slow client can hold for as long as it likes. May take three
+    /// Content of transfers, which a slow client can hold without a time limit. May take three
     /// quarters of the limit.
     Bulk,
 }
 
-/// Whether a caller that wants memory for bulk has had to wait for it.
+/// Tells if a caller that wants bulk memory has already waited for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It has not: callers that wait are served first.
+    /// The caller has not waited yet: callers that wait are served first.
     New,
-    /// It was refused and has waited since.
+    /// The caller was refused and has waited since.
     Waited,
 }
 
 struct Inner {
     limit: u64,
     used: AtomicU64,
-    /// What of `used` is bulk.
+    /// Bytes of `used` that are bulk.
     bulk: AtomicU64,
-    /// How often something was released.
+    /// Number of releases so far.
     releases: AtomicU64,
     waiting: Mutex<Queues>,
     /// Number of callers that wait for bulk memory.
     bulk_waiters: AtomicU64,
-    /// Number of callers blocked in `reserve_blocking`, so that a release costs nothing without
-    /// any.
+    /// Number of threads blocked in `reserve_blocking`. While it is 0, a release does not pay for
+    /// waking threads.
     blocked: Mutex<usize>,
     released: Condvar,
     reclaim: OnceLock<Reclaim>,
 }
 
-/// The callers that wait, and for how much, longest first.
+/// The callers that wait, and for how many bytes each. The caller that has waited longest is first.
 #[derive(Default)]
 struct Queues {
     small: VecDeque<QueuedWait>,
@@ -75,15 +76,15 @@ struct QueuedWait {
     waker: Waker,
 }
 
-/// Hands out reservations up to a limit.
+/// Gives out reservations up to a limit.
 #[derive(Clone)]
 pub(crate) struct Budget(Arc<Inner>);
 
-/// The reservations of a write. A small object has four: for its metadata and for its content, each
+/// The reservations of a write. A small object has four: for the metadata and for the content, each
 /// from the share for writes and from the whole budget.
 pub(crate) type Reservations = SmallVec<[Reservation; 4]>;
 
-/// Bytes set aside until this is dropped.
+/// Bytes that are reserved until this is dropped.
 pub struct Reservation {
     inner: Arc<Inner>,
     bytes: u64,
@@ -105,7 +106,8 @@ impl Budget {
         }))
     }
 
-    /// Sets what gives memory back when the budget is spent. Only the first call counts.
+    /// Sets the function that gives memory back when the budget is spent. Only the first call
+    /// counts.
     pub(crate) fn reclaim_from(&self, reclaim: impl Fn(u64) + Send + Sync + 'static) {
         let _ = self.0.reclaim.set(Box::new(reclaim));
     }
@@ -114,7 +116,7 @@ impl Budget {
         self.0.limit
     }
 
-    /// Whether this is the same budget.
+    /// Returns true if both handles refer to the same budget.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -123,12 +125,12 @@ impl Budget {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Sets `bytes` aside if there is room, without evicting hot objects to make some.
+    /// Reserves `bytes` if there is room, without evicting hot objects.
     pub(crate) fn reserve_free(&self, bytes: u64) -> Option<Reservation> {
         self.reserve_free_leaving(bytes, 0)
     }
 
-    /// The same if `left` bytes stay free.
+    /// As [`Budget::reserve_free`], but only if `left` bytes stay free.
     pub(crate) fn reserve_free_leaving(&self, bytes: u64, left: u64) -> Option<Reservation> {
         let limit = self.0.limit.saturating_sub(left);
         take(&self.0.used, bytes, limit).then(|| Reservation {
@@ -138,30 +140,31 @@ impl Budget {
         })
     }
 
-    /// Wakes callers that wait for memory, although none was released: resident slabs are released
-    /// when a caller reserves.
+    /// Wakes callers that wait for memory, although none was released: the pages of resident slabs
+    /// are released only when a caller reserves.
     pub(super) fn wake_waiters(&self) {
         self.0.note_release();
     }
 
-    /// Sets `bytes` aside, at the cost of hot objects if need be; under a lock of the engine only
-    /// if there is room.
+    /// Reserves `bytes` and evicts hot objects if necessary. Under a lock of the engine it succeeds
+    /// only if there is room already.
     pub(crate) fn reserve(&self, bytes: u64) -> Option<Reservation> {
         if let Some(reservation) = self.reserve_free(bytes) {
             return Some(reservation);
         }
-        // No memory would be released before the caller's lock is: all hot objects would be dropped
-        // in vain.
+        // Memory of evicted objects is released only after the caller has released the lock: all
+        // hot objects would be dropped for nothing.
         if wakes::holds_lock() {
             return None;
         }
         let reclaim = self.0.reclaim.get()?;
-        // Some more than asked for, so that not every reservation at the limit pays for a search.
+        // Reclaim more than `bytes`, so that not every reservation at the limit pays for a search.
         reclaim(bytes.saturating_add(self.0.limit / 64));
         self.reserve_free(bytes)
     }
 
-    /// The same for what `class` says. Beyond the share of bulk no hot object is asked for room.
+    /// As [`Budget::reserve`], for `class`. A bulk reservation that would exceed the bulk share
+    /// fails without evicting hot objects.
     pub(crate) fn reserve_as(&self, class: Class, bytes: u64) -> Option<Reservation> {
         if class == Class::Small {
             return self.reserve(bytes);
@@ -179,7 +182,8 @@ impl Budget {
         reservation
     }
 
-    /// The same for one of many callers that want more again and again.
+    /// As [`Budget::reserve_as`], for a caller that reserves again and again, next to many others:
+    /// with [`Turn::New`], a bulk reservation fails while other callers wait.
     pub(crate) fn reserve_in_turn(
         &self,
         class: Class,
@@ -204,14 +208,14 @@ impl Budget {
         let mut left = patience;
         let reservation = loop {
             let releases = self.releases();
-            // Without the lock: what makes room releases reservations, which takes it.
+            // Without the lock: reclaiming releases reservations, and a release takes this lock.
             let reservation = self.reserve(bytes);
             if reservation.is_some() || left.is_zero() {
                 break reservation;
             }
             let guard = self.0.blocked();
             if self.releases() != releases {
-                // Next to nothing of the patience is spent; but some, so that this ends.
+                // Almost no time has passed, but subtract some, so that this loop terminates.
                 left = left.saturating_sub(Duration::from_micros(50));
                 continue;
             }
@@ -229,13 +233,13 @@ impl Budget {
         reservation
     }
 
-    /// How often something was released; for [`Budget::room_since`].
+    /// Number of releases so far; for [`Budget::room_since`].
     pub(crate) fn releases(&self) -> u64 {
         self.0.releases.load(Ordering::Acquire)
     }
 
-    /// Resolves when it is worth trying again to set `bytes` aside: when something was released
-    /// since there had been `releases`, and later whenever there is room for the caller that has
+    /// Resolves when another attempt to reserve `bytes` may succeed: when something was released
+    /// after the count was `releases`, and later whenever there is room for the caller that has
     /// waited longest.
     pub(crate) fn room_since(&self, releases: u64, class: Class, bytes: u64) -> MemoryWait {
         MemoryWait {
@@ -248,7 +252,7 @@ impl Budget {
     }
 }
 
-/// Adds `bytes` to what is taken unless that would exceed `limit`.
+/// Adds `bytes` to `taken` unless the sum would exceed `limit`.
 fn take(taken: &AtomicU64, bytes: u64, limit: u64) -> bool {
     let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= limit);
     taken
@@ -257,13 +261,13 @@ fn take(taken: &AtomicU64, bytes: u64, limit: u64) -> bool {
 }
 
 impl Reservation {
-    /// Bytes set aside.
+    /// Number of reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes over what `other` has set aside out of the same budget; what this was for, that
-    /// is for too.
+    /// Adds the bytes of `other`, a reservation from the same budget. They then belong to the class
+    /// of this reservation.
     pub fn join(&mut self, mut other: Self) {
         debug_assert!(Arc::ptr_eq(&self.inner, &other.inner));
         let bulk = &self.inner.bulk;
@@ -275,7 +279,7 @@ impl Reservation {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Part of this as one of its own; no more than there is.
+    /// Splits off at most `bytes` as a separate reservation.
     pub(crate) fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
@@ -286,7 +290,7 @@ impl Reservation {
         }
     }
 
-    /// The same bytes, no longer counted as bulk.
+    /// Returns this reservation as [`Class::Small`], no longer counted as bulk.
     pub(super) fn into_small(mut self) -> Self {
         if self.class == Class::Bulk {
             self.inner.bulk.fetch_sub(self.bytes, Ordering::AcqRel);
@@ -295,12 +299,12 @@ impl Reservation {
         self
     }
 
-    /// The budget that this is out of.
+    /// The budget of this reservation.
     pub(super) fn budget(&self) -> Budget {
         Budget(Arc::clone(&self.inner))
     }
 
-    /// Whether this is out of `budget`.
+    /// Returns true if this reservation is from `budget`.
     pub(crate) fn is_of(&self, budget: &Budget) -> bool {
         Arc::ptr_eq(&self.inner, &budget.0)
     }
@@ -326,7 +330,7 @@ impl Inner {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Queues> {
-        // The queues are whole at any time, whatever has panicked.
+        // A panic cannot leave the queues half changed.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -355,8 +359,9 @@ impl Inner {
         self.bulk_waiters.store(waiters, Ordering::Release);
     }
 
-    /// Wakes the waiting callers that fit into what is free; at least one of each class, for which
-    /// hot objects may have to make room.
+    /// Wakes the waiting callers for which there are enough free bytes. It wakes at least one
+    /// caller of each class, because hot objects may make room for it; a bulk caller only if it
+    /// fits in the bulk share.
     fn wake_fitting(&self) {
         let mut woken = Vec::new();
         {
@@ -368,8 +373,8 @@ impl Inner {
                 free = free.saturating_sub(waiter.bytes);
                 woken.push(waiter.waker);
             }
-            // Beyond the share of bulk no hot object makes room: a caller that does not fit keeps
-            // its place in the queue.
+            // Above the bulk share hot objects are not evicted: a caller that does not fit keeps
+            // the same place in the queue.
             let mut share = room(&self.bulk, self.bulk_limit());
             let mut first = true;
             while let Some(waiter) = pop_front_if(&mut waiting.bulk, |waiter| {
@@ -386,7 +391,8 @@ impl Inner {
     }
 }
 
-/// The caller that has waited longest, if there is room for it or it is to be tried all the same.
+/// Removes the caller that has waited longest if it fits in `free` bytes, or in any case with
+/// `anyway`.
 fn next(queue: &mut VecDeque<QueuedWait>, anyway: bool, free: u64) -> Option<QueuedWait> {
     pop_front_if(queue, |waiter| anyway || waiter.bytes <= free)
 }
@@ -418,7 +424,7 @@ pub(crate) struct MemoryWait {
     releases: u64,
     class: Class,
     bytes: u64,
-    /// Its number in the queue, from the first poll to the last.
+    /// The number in the queue, from the first poll to the last.
     number: Option<u64>,
 }
 
@@ -427,7 +433,7 @@ impl Future for MemoryWait {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = self.get_mut();
-        // Made and dropped without the lock, for a waker is other people's code.
+        // Clone and drop wakers without the lock, because a waker is foreign code.
         let waker = context.waker().clone();
         let mut waiting = this.inner.waiting();
         if let Some(number) = this.number {
@@ -442,8 +448,9 @@ impl Future for MemoryWait {
             this.number = None;
             return Poll::Ready(());
         }
-        // Behind the callers that wait already, even if something was released meanwhile: otherwise
-        // a caller that asks often enough would never wait, and the others for ever.
+        // Queue behind the callers that wait already, even if something was released meanwhile:
+        // otherwise a caller that retries often enough would never wait, and the others would wait
+        // forever.
         let number = waiting.next_number;
         waiting.next_number += 1;
         let waiter = QueuedWait {
@@ -454,7 +461,7 @@ impl Future for MemoryWait {
         waiting.of(this.class).push_back(waiter);
         this.inner.count_bulk(&waiting);
         drop(waiting);
-        // A release takes the lock after it has counted itself: none is missed.
+        // A release takes the lock after it has incremented the counter, so no release is missed.
         if this.inner.releases.load(Ordering::Acquire) != this.releases {
             this.inner.wake_fitting();
             let mut waiting = this.inner.waiting();
@@ -483,8 +490,8 @@ impl Drop for MemoryWait {
         {
             return;
         }
-        // It was woken and gave up at the same time, or has held up the others: the next one shall
-        // have its turn.
+        // This caller was woken and gave up at the same time, or it was the first bulk caller and
+        // blocked the queue: let the next caller try.
         self.inner.wake_fitting();
     }
 }
@@ -521,7 +528,8 @@ mod tests {
         let spent = budget.reserve(90).unwrap();
         let hot = Arc::new(Mutex::new(vec![budget.reserve(10).unwrap()]));
         let calls = AtomicU64::new(0);
-        // The first time there is nothing to reclaim, the second time, under way to wait, there is.
+        // In the first call there is nothing to reclaim; in the second call, just before the wait,
+        // there is.
         budget.reclaim_from(move |_| {
             if calls.fetch_add(1, Ordering::Relaxed) > 0 {
                 drop(hot.lock().unwrap().pop());
@@ -620,7 +628,7 @@ mod tests {
         assert!(budget.reserve_as(Class::Bulk, 75).is_some());
     }
 
-    /// Counts how often it is woken.
+    /// Counts the wakes.
     #[derive(Default)]
     struct Count(AtomicU64);
 
@@ -646,10 +654,10 @@ mod tests {
         let woken = || counts.iter().map(|it| it.0.load(Ordering::Relaxed));
         held.pop();
         assert!(woken().eq((0..50).map(|at| u64::from(at < 1))));
-        // One that gives up leaves its turn to the next.
+        // A woken caller that gives up passes the turn to the next caller.
         drop(waiting.remove(0));
         assert!(woken().eq((0..50).map(|at| u64::from(at < 2))));
-        // One that gives up before its turn is passed over.
+        // A caller that gives up before its turn is skipped.
         drop(waiting.remove(1));
         held.pop();
         assert!(woken().eq((0..50).map(|at| u64::from(at < 5 && at != 2))));

@@ -1,7 +1,8 @@
 //! Buffers aligned to 4 KiB, as direct I/O requires.
 //!
-//! A large buffer is a mapping of its own: when it is freed, the system has its memory back at
-//! once, whatever else lies in the heap. Buffers of the usual length are reused ([`FreeBuffers`]).
+//! A large buffer is a separate mapping: when the buffer is freed, the kernel has the memory back
+//! at once, however fragmented the heap is. Buffers of the usual length are reused
+//! ([`FreeBuffers`]).
 //!
 //! Cost: two system calls and a page fault per 4 KiB.
 
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::budget::Reservation;
 use super::mapping::Mapping;
 
-/// Buffers from this size on are mapped.
+/// Buffers of at least this size are mapped.
 const MAPPED: usize = 16 << 10;
 
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
@@ -22,16 +23,16 @@ struct Sector([u8; 4096]);
 pub struct AlignedBuf {
     memory: Memory,
     len: usize,
-    /// Accounts for the memory for as long as it is held.
+    /// Accounts for the memory for as long as the buffer holds it.
     reservation: Option<Reservation>,
-    /// Takes its memory when it is dropped; without one the system does.
+    /// Receives the memory when this buffer is dropped; if `None`, the memory is freed.
     home: Option<Arc<FreeBuffers>>,
 }
 
 enum Memory {
     Heap(Box<[Sector]>),
     Mapped(Mapping),
-    /// Given back.
+    /// The memory was given back.
     Gone,
 }
 
@@ -57,14 +58,15 @@ impl AlignedBuf {
         }
     }
 
-    /// The same, accounted for by `reservation` until it is dropped.
+    /// As [`AlignedBuf::zeroed`], accounted for by `reservation` until the buffer is dropped.
     pub(crate) fn reserved(len: usize, reservation: Reservation) -> Self {
         let mut buffer = Self::zeroed(len);
         buffer.reservation = Some(reservation);
         buffer
     }
 
-    /// The first `len` bytes of `mapping`, whatever they are, on their way back to `home`.
+    /// The first `len` bytes of `mapping`, with old content. Dropping the buffer returns the
+    /// mapping to `home`.
     pub(super) fn lent(
         mapping: Mapping,
         len: usize,
@@ -119,14 +121,14 @@ impl AsRef<[u8]> for AlignedBuf {
     }
 }
 
-/// Memory of buffers that nothing uses now, kept for later ones of their length.
+/// Memory of unused buffers, kept for later buffers with the same length.
 pub(super) struct FreeBuffers {
     most: usize,
     kept: Mutex<Vec<(Mapping, Reservation)>>,
 }
 
 impl FreeBuffers {
-    /// Keeps at most `most`.
+    /// Keeps at most `most` buffers.
     pub(super) fn new(most: usize) -> Arc<Self> {
         let kept = Mutex::default();
         Arc::new(Self { most, kept })
@@ -142,8 +144,7 @@ impl FreeBuffers {
             return kept.push((mapping, reservation));
         }
         drop(kept);
-        // The memory goes back to the system first: dropping the reservation wakes callers that
-        // wait for memory.
+        // Unmap the memory first: dropping the reservation wakes callers that wait for memory.
         drop(mapping);
         drop(reservation);
     }

@@ -1,13 +1,14 @@
 //! Buffers that are kept for the next read. A read from a fast device takes less time than the
-//! system needs to map memory, fill it with zeros and take it back from all processors.
+//! kernel needs to map memory, to zero it, and to unmap it on all processors.
 //!
-//! Called by `disk/medium` for reads of the usual lengths; other lengths are mapped one by one.
+//! Called by `disk/medium` for reads with the usual lengths; a read with any other length gets a
+//! new mapping.
 //!
-//! Invariants: kept buffers stay reserved, and those of one length are at most 1/32 of the budget,
-//! for all devices of a store together. Their old content is not wiped: a buffer leaves the engine
-//! only after a read has filled it.
-//! Cost: one short lock a buffer. A mapping for each read costs 11 µs more processor time where
-//! 16 KiB are read, and a page fault for each 4 KiB.
+//! Invariants: kept buffers stay reserved, and the kept buffers of a length are at most 1/32 of the
+//! budget, for all devices in a store together. Their old content is not wiped: a buffer leaves the
+//! engine only after a read has filled it.
+//! Cost: one short lock a buffer. A mapping for each read costs 11 µs more processor time for reads
+//! of 16 KiB, and a page fault for each 4 KiB.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -16,24 +17,25 @@ use super::budget::{Budget, Reservation};
 use super::buffer::{AlignedBuf, FreeBuffers};
 use super::mapping::Mapping;
 
-/// Most buffers kept of a length: as many reads as keep a fast device busy.
+/// Maximum number of kept buffers for each length: as many reads as keep a fast device busy.
 const KEPT_MAX: u64 = 32;
-/// Those of all pools are at most this share of the budget.
+/// For each length, the kept buffers in all pools take at most 1/32 of the budget.
 const SHARE: u64 = 32;
 
-/// Buffers of a few lengths.
+/// Pool of buffers in a few lengths.
 pub(crate) struct BufferPool {
     lengths: Vec<OneLength>,
 }
 
-/// Buffers of one length, for reads of more than a third of it that no shorter length fits.
+/// Buffers with the same length. They serve reads that fill more than a third of the buffer and for
+/// which no shorter length is enough.
 struct OneLength {
     bytes: usize,
     free: Arc<FreeBuffers>,
 }
 
 impl BufferPool {
-    /// For reads of up to so many bytes, out of `budget`, which so many `pools` share.
+    /// A pool for reads of up to each of the `lengths`, from `budget`, which `pools` pools share.
     pub(crate) fn new(
         lengths: impl IntoIterator<Item = usize>,
         budget: &Budget,
@@ -49,18 +51,18 @@ impl BufferPool {
         Self { lengths }
     }
 
-    /// What is to be set aside for a buffer of `len` bytes.
+    /// Bytes to reserve for a buffer of `len` bytes.
     pub(crate) fn bytes_for(&self, len: usize) -> u64 {
         self.fitting(len).map_or(len, |fitting| fitting.bytes) as u64
     }
 
-    /// The buffers for a read of so many bytes, if that is one of the usual lengths.
+    /// The buffers for a read of `len` bytes, if that is a usual length.
     fn fitting(&self, len: usize) -> Option<&OneLength> {
         let fits = |it: &&OneLength| len <= it.bytes && len > it.bytes / 3;
         self.lengths.iter().find(fits)
     }
 
-    /// A buffer that was used before, if there is one for `len` bytes.
+    /// Takes a used buffer from the pool, if there is one for `len` bytes.
     pub(crate) fn take(&self, len: usize) -> Option<AlignedBuf> {
         let free = &self.fitting(len)?.free;
         let (mapping, reservation) = free.take()?;
@@ -68,7 +70,7 @@ impl BufferPool {
         Some(AlignedBuf::lent(mapping, len, reservation, home))
     }
 
-    /// A new buffer of `len` bytes, for which [`BufferPool::bytes_for`] were set aside.
+    /// A new buffer of `len` bytes. The caller has reserved [`BufferPool::bytes_for`] bytes for it.
     pub(crate) fn make(&self, len: usize, reservation: Reservation) -> AlignedBuf {
         if let Some(fitting) = self.fitting(len)
             && let Ok(mapping) = Mapping::anonymous(fitting.bytes)

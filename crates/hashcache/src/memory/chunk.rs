@@ -1,7 +1,7 @@
-//! Chunks: memory that a writer fills piece by piece while followers read what is there.
+//! Chunks: memory that a writer fills piece by piece while followers read the bytes written so far.
 //!
-//! A chunk of a whole page lies in a slab, so that a long transfer leaves no holes in the heap. A
-//! smaller chunk lies in the heap, because a slab would stay mostly empty.
+//! A chunk of a whole page is a slab, so that a long transfer leaves no holes in the heap. A
+//! smaller chunk is in the heap, because a slab would stay mostly empty.
 
 use bytes::{Bytes, BytesMut};
 
@@ -11,17 +11,17 @@ use super::slab::{Open, SLAB_BYTES};
 
 /// Memory that is filled once, from the start.
 pub(crate) enum Chunk {
-    /// Nothing fits.
+    /// No room at all.
     Full,
-    /// Part of the heap; never grows, because no more than its room is appended.
+    /// Part of the heap. It never grows, because no more bytes are appended than there is room.
     Heap(BytesMut),
     /// A slab.
     Slab(Open),
 }
 
 impl Chunk {
-    /// A chunk of `size` bytes, accounted for by `reservation`, which is given back if the chunk
-    /// does not hold it itself.
+    /// A chunk of `size` bytes, accounted for by `reservation`. Returns the reservation to the
+    /// caller if the chunk does not hold it.
     pub(crate) fn new(
         size: usize,
         reservation: Reservation,
@@ -36,17 +36,17 @@ impl Chunk {
         }
     }
 
-    /// Bytes that still fit.
+    /// Number of bytes that still fit.
     pub(crate) fn room(&self) -> usize {
         match self {
             Self::Full => 0,
-            // What is left of its capacity after each `split`.
+            // The capacity that remains after each `split`.
             Self::Heap(bytes) => bytes.capacity(),
             Self::Slab(slab) => slab.room(),
         }
     }
 
-    /// Copies `bytes` in, which must fit, and returns them as they lie there.
+    /// Copies `bytes`, which must fit, into the chunk. Returns a handle to the copy.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Bytes {
         assert!(bytes.len() <= self.room());
         match self {

@@ -1,9 +1,10 @@
-//! Makes the allocator give freed memory back to the system.
+//! Makes the allocator give freed memory back to the kernel.
 //!
-//! Called by `pressure`. After a burst of pending writes glibc keeps all freed memory, because
-//! something small and alive lies behind it: 280 of 400 MiB, which no budget knows of.
+//! Called by `pressure`. After a burst of pending writes glibc keeps all freed memory, because a
+//! small live allocation is above it in the heap: 280 of 400 MiB, which no budget counts.
 //!
-//! Cost: a walk over the free lists, some milliseconds; so only after much was freed, and seldom.
+//! Cost: a walk over the free lists, some milliseconds. Therefore it runs only after much was
+//! freed, and seldom.
 #![cfg_attr(
     all(target_os = "linux", target_env = "gnu"),
     expect(unsafe_code, reason = "the allocator is asked by a call of C")
@@ -12,19 +13,19 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// At most so often.
+/// Minimum time between two trims.
 const TRIM_TIME: Duration = Duration::from_secs(1);
-/// When so much of what the heap may hold was freed, in 1/100.
+/// Share of the limit, in 1/100, that must have been freed before a trim.
 const FREED_SHARE: u64 = 5;
 
-/// What the heap has of the system, as far as the budget tells: the most that was in use since
-/// freed memory was given back last.
+/// Memory that the heap has from the kernel, estimated from the budget: the largest number of used
+/// bytes since the last trim.
 #[derive(Debug, Default)]
 pub(super) struct HeapHigh(AtomicU64);
 
 impl HeapHigh {
-    /// How much was freed and not given back, bytes, when `used` bytes of at most `limit` are in
-    /// use; 0 if it is not worth giving back. Until then the memory is no one else's.
+    /// Bytes that were freed but not given back, when `used` bytes of at most `limit` are in use; 0
+    /// if a trim is not worthwhile. Until a trim, nothing outside the heap can use that memory.
     pub(super) fn freed(&self, used: u64, limit: u64) -> u64 {
         let high = self.0.fetch_max(used, Relaxed).max(used);
         Some(high - used)
@@ -33,15 +34,14 @@ impl HeapHigh {
     }
 }
 
-/// Gives freed memory back, and remembers when.
+/// Gives freed memory back, and records the time.
 #[derive(Debug, Default)]
 pub(super) struct Trimmer {
     gave: Option<Duration>,
 }
 
 impl Trimmer {
-    /// Gives back what was freed if it is worth it `now`, when `used` bytes of at most `limit` are
-    /// in use.
+    /// Trims the heap if that is worthwhile `now`, when `used` bytes of at most `limit` are in use.
     pub(super) fn look(&mut self, high: &HeapHigh, used: u64, limit: u64, now: Duration) {
         if self.is_due(high, used, limit, now) {
             trim();
@@ -62,13 +62,13 @@ impl Trimmer {
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn trim() {
     // SAFETY: takes no pointer and may be called at any time by any thread; it gives back whole
-    // pages that lie within freed pieces and touches nothing else.
+    // pages inside freed pieces and touches nothing else.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Others give back by themselves, or cannot be asked.
+/// Other allocators give memory back by themselves, or have no such call.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn trim() {}
 
@@ -96,12 +96,12 @@ mod tests {
         assert!(!is_due(300, 9_000));
     }
 
-    /// Whether the kernel has a page for this address, of our own memory.
+    /// Returns true if the kernel has a page at this address of our own memory.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fn is_resident(address: usize) -> bool {
         let mut resident = 0_u8;
-        // SAFETY: looks at no memory but `resident`, which has a byte for the one page; of an
-        // address where there is nothing it says so.
+        // SAFETY: looks at no memory but `resident`, which has a byte for the one page; for an
+        // unmapped address it returns an error.
         let told = unsafe {
             let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap();
             libc::mincore(
@@ -118,7 +118,8 @@ mod tests {
     fn what_is_freed_between_pieces_that_live_goes_back_to_the_system() {
         let mut pieces: Vec<Vec<u8>> = (0..5_000).map(|_| vec![1; 60_000]).collect();
         let between: Vec<Box<[u16; 64]>> = (0..5_000).map(|n| Box::new([n; 64])).collect();
-        // The memory of all tests together says nothing: tests begin and end meanwhile.
+        // The memory of the whole process is useless here, because other tests start and finish
+        // meanwhile.
         let middles: Vec<usize> = pieces
             .iter()
             .map(|piece| piece.as_ptr().addr() + 30_000)
@@ -127,7 +128,7 @@ mod tests {
         assert_eq!(resident(), 5_000);
         pieces.retain(|_| false);
         trim();
-        // Others may have been given some of it.
+        // Other tests may have received some of it.
         assert!(resident() < 2_500, "{}", resident());
         assert_eq!(between.len(), 5_000);
     }

@@ -1,20 +1,20 @@
 //! Hot objects: records served from memory, in slabs.
 //!
-//! A record is found by its key in one of 16 maps. Its bytes lie in slabs, which `slab_streams`
-//! orders and evicts: there the records of a page group lie side by side.
+//! A record is found by key in one of 16 maps. The bytes are in slabs, which `slab_streams` orders
+//! and evicts; there the records of a page group are side by side.
 //!
-//! A record is copied into slabs first ([`Hot::copy`]), under no lock of the engine: room for it
-//! may have to be made by evicting others, whose memory the kernel takes back. Then it is published
-//! ([`Hot::insert`]).
+//! A record is copied into slabs first ([`Hot::copy`]), under no lock of the engine: the copy may
+//! have to evict other records, and the kernel takes back their memory. Then the record is
+//! published ([`Hot::insert`]).
 //!
-//! Invariants: a record here is the newest committed one of its name. `stripe` removes it, under
+//! Invariants: a hot record is the newest committed record of that name. `stripe` removes it, under
 //! the lock of the key's shard, before a newer record or a remove becomes visible. A record in a
-//! map is in the list of the slab in which it ends, and once that is evicted the record leaves the
-//! map. The lock of a map is never held together with that of a stream of slabs; the lock of a
-//! slab's list is taken under either. A map that a panic has left half changed is dropped
-//! ([`Hot::mend`]).
+//! map is also listed in the slab that holds the record's last bytes; when that slab is evicted,
+//! the record leaves the map. The lock of a map is never held together with the lock of a stream of
+//! slabs; the lock of a slab's list is taken under either. A map that a panic has left half changed
+//! is dropped ([`Hot::mend`]).
 //! Cost: one lock and one map lookup a hit, which write to no cache line of another lane; about
-//! [`ENTRY_BYTES`] beside the bytes.
+//! [`ENTRY_BYTES`] in addition to the bytes.
 
 use std::io;
 use std::sync::Arc;
@@ -41,29 +41,29 @@ use crate::record::Record;
 use crate::stats::{BusyCounter, Counter};
 
 const SHARDS: usize = 16;
-/// What a hot record takes beside its bytes: map entry, record, handles of its pieces. Measured by
-/// the allocator's own count, rounded up.
+/// Memory that a hot record takes in addition to the bytes: map entry, record, handles of the
+/// pieces. Measured by the allocator's own counter, rounded up.
 const ENTRY_BYTES: u64 = 512;
-/// Number of keys of dropped prefetched objects that are remembered. Older ones say little about
-/// the memory that there is now.
+/// Number of dropped prefetched objects to remember, by key. Older drops tell little about the
+/// memory that is available now.
 const DROPPED_KEYS: usize = 4096;
-/// One copy gives a second chance to so many of the oldest slabs at least, or to one in
-/// [`ROUNDS_PART`] of all. Then it evicts the oldest whatever it holds.
+/// A copy gives a second chance to this number of the oldest slabs, or to one in [`ROUNDS_PART`] of
+/// all slabs if that is more. After that it evicts the oldest slab without looking at the contents.
 const ROUNDS_MIN: usize = 32;
 const ROUNDS_PART: usize = 16;
-/// The same for each slab that is evicted for other uses of memory.
+/// As [`ROUNDS_MIN`], for each slab that is evicted to free memory for other uses.
 const ROUNDS_A_SLAB: usize = 16;
 
 /// Why a record becomes hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// A caller asks for it or has put it.
+    /// A caller has requested or put the record.
     Wanted,
-    /// A group read has loaded it with another one.
+    /// A group read has loaded the record together with a requested record.
     Prefetched,
 }
 
-/// What the map knows of a record.
+/// Map entry of a record.
 struct HotObject {
     stored: Arc<Stored>,
     /// All records that end in the same slab.
@@ -79,11 +79,12 @@ impl HotObject {
 #[derive(Default)]
 struct HotShard {
     map: KeyMap<HotObject>,
-    /// What of [`Hot::bytes`] is this shard's.
+    /// This shard's part of [`Hot::bytes`].
     bytes: u64,
 }
 
-/// A record in slabs that is not known yet. Dropped, it never will be.
+/// A record that was copied into slabs but is not in a map yet. If this is dropped, the copy is
+/// never published.
 pub(crate) struct Copied {
     stored: Arc<Stored>,
     /// All records that end in the same slab.
@@ -113,9 +114,10 @@ fn chance(round: usize, given: usize) -> SecondChance {
 /// The hot objects.
 pub(crate) struct Hot {
     shards: ShardedLock<HotShard, SHARDS>,
-    /// Lookups answered.
+    /// Number of lookups that were hits.
     hits: BusyCounter,
-    /// Prefetched objects that were evicted before a lookup asked for them, and the latest of them.
+    /// Number of prefetched objects that were evicted before any lookup requested them, and the
+    /// keys of the latest such objects.
     prefetched_dropped: Counter,
     recently_dropped: RecentKeys,
     slabs: SlabStreams,
@@ -124,7 +126,7 @@ pub(crate) struct Hot {
 }
 
 impl Hot {
-    /// Hot objects that take what `budget` leaves, at most `bytes_max`.
+    /// Hot objects that take the memory that `budget` leaves, at most `bytes_max`.
     pub(crate) fn new(budget: &Budget, bytes_max: u64) -> io::Result<Arc<Self>> {
         let hot = Arc::new(Self {
             shards: ShardedLock::new((0..SHARDS).map(|_| HotShard::default())),
@@ -163,7 +165,8 @@ impl Hot {
         self.write_at(shard(key))
     }
 
-    /// Shard `n`, without what a panic may have left half changed.
+    /// Locks shard `n` for writing; drops the contents first if a panic may have left them half
+    /// changed.
     fn write_at(&self, n: usize) -> WriteLocked<'_, HotShard> {
         let (mut shard, is_broken) = self.shards.write_anyway(n);
         if is_broken {
@@ -172,8 +175,8 @@ impl Hot {
         shard
     }
 
-    /// A thread has panicked while it changed shard `n`: what it says may be wrong, so all in it is
-    /// dropped. Of hot objects that costs no more than reading them again.
+    /// A thread has panicked while it changed shard `n`. The contents may be wrong, so all records
+    /// are dropped. For hot objects this costs only another read from the device.
     #[cold]
     fn mend(&self, n: usize, shard: &mut WriteLocked<'_, HotShard>) {
         tracing::error!("a panic: some hot objects are dropped");
@@ -182,19 +185,19 @@ impl Hot {
         self.shards.mended(n, shard);
     }
 
-    /// A slab for a writer, of the same arena.
+    /// A slab from the same arena, for a writer.
     pub(super) fn slab(&self, reservation: Reservation) -> Result<Open, Reservation> {
         self.slabs.open_for_writer(reservation)
     }
 
-    /// The record under `key`, if it is hot and is what is `wanted`: a hit.
+    /// The record under `key`, if it is hot and satisfies `wanted`; counts a hit.
     pub(crate) fn hit(&self, key: KeyHash, wanted: impl FnOnce(&Record) -> bool) -> Option<Pinned> {
         let found = self.find(key, wanted)?;
         self.count_hit();
         Some(found)
     }
 
-    /// The same without counting it as a hit.
+    /// As [`Hot::hit`], but does not count a hit.
     pub(crate) fn find(
         &self,
         key: KeyHash,
@@ -206,7 +209,7 @@ impl Hot {
         Some(hot.pin())
     }
 
-    /// The same, and it does not count as asking for it either.
+    /// As [`Hot::find`], but does not mark the record as requested either.
     pub(crate) fn look(
         &self,
         key: KeyHash,
@@ -217,43 +220,44 @@ impl Hot {
         Some(hot.pin())
     }
 
-    /// Counts a hit.
     pub(crate) fn count_hit(&self) {
         self.hits.add(1);
     }
 
-    /// Lookups that were hits.
+    /// Number of lookups that were hits.
     pub(crate) fn hits(&self) -> u64 {
         self.hits.value()
     }
 
-    /// Prefetched objects that were evicted before a lookup asked for them.
+    /// Number of prefetched objects that were evicted before any lookup requested them.
     pub(crate) fn prefetched_dropped(&self) -> u64 {
         self.prefetched_dropped.value()
     }
 
-    /// Whether the record under `key` was such an object lately. Says so once.
+    /// Returns true if the record under `key` was recently evicted before any lookup requested it.
+    /// Forgets the key, so a second call returns false.
     pub(crate) fn dropped_before_use(&self, key: KeyHash) -> bool {
         self.recently_dropped.take(key.spread())
     }
 
-    /// The record under `key`, if it is hot, and whether it was asked for since the last call. Does
-    /// not count as asking for it.
+    /// The record under `key`, if it is hot, and true if it was requested since the last call. Does
+    /// not mark the record as requested.
     pub(crate) fn peek(&self, key: KeyHash) -> Option<(Pinned, bool)> {
         let shard = self.read(key);
         let hot = shard.map.get(&key)?;
         Some((hot.pin(), hot.stored.uses.take_used()))
     }
 
-    /// Whether the record under `key` is hot. Does not count as asking for it.
+    /// Returns true if the record under `key` is hot. Does not mark the record as requested.
     pub(crate) fn contains(&self, key: KeyHash) -> bool {
         self.read(key).map.contains_key(&key)
     }
 
-    /// Forgets the record under `key`.
+    /// Removes the record under `key`.
     ///
     /// Called under the lock of the key's shard, so that no record can become hot meanwhile. Most
-    /// objects that are put were not hot; a look takes the lock in one lane instead of all.
+    /// objects that are put were not hot: a lookup first takes the lock in one lane, not in all
+    /// lanes.
     pub(crate) fn remove(&self, key: KeyHash) {
         if !self.contains(key) {
             return;
@@ -264,10 +268,10 @@ impl Hot {
         drop(gone);
     }
 
-    /// Takes out the record under `key`, to be let go of without the lock.
+    /// Removes the record under `key` from the map; the caller drops it without the lock.
     fn take_out(&self, shard: &mut HotShard, key: KeyHash) -> Option<HotObject> {
         let gone = shard.map.remove(&key)?;
-        // It is no longer a reason to keep its slab.
+        // A removed record is no reason to keep the slab.
         gone.stored.uses.take_asked_for();
         let bytes = size(&gone.stored.record);
         shard.bytes -= bytes;
@@ -275,7 +279,7 @@ impl Hot {
         Some(gone)
     }
 
-    /// Forgets all records that are `gone`, under one shard's lock at a time.
+    /// Removes all records for which `gone` returns true, under one shard's lock at a time.
     pub(crate) fn remove_all(&self, gone: impl Fn(&Record) -> bool) {
         for n in 0..SHARDS {
             let keys: Vec<KeyHash> = {
@@ -297,13 +301,14 @@ impl Hot {
         }
     }
 
-    /// Copies `record`, which lies `at`, into slabs; it may find no room. The caller holds no lock
-    /// of the engine: with one, no memory that this drops would be released before it is unlocked.
+    /// Copies `record`, which is stored at `at`, into slabs; returns `None` if there is no room.
+    /// The caller must hold no lock of the engine: otherwise the memory of records that are dropped
+    /// here would not be released before the caller unlocks.
     pub(crate) fn copy(&self, record: &Record, at: Option<LogPos>) -> Option<Copied> {
         self.copy_as(record, at, Storage::Disk)
     }
 
-    /// The same for a record that is kept here alone.
+    /// As [`Hot::copy`], for a record that is kept in memory only.
     pub(crate) fn copy_unwritten(&self, record: &Record) -> Option<Copied> {
         self.copy_as(record, None, Storage::Memory)
     }
@@ -320,7 +325,7 @@ impl Hot {
         Some(copied(record, pieces, in_slab, (at, storage), reservation))
     }
 
-    /// Makes `copied` the record of its key. Called under the lock of the key's shard.
+    /// Publishes `copied` under the record's key. Called under the lock of the key's shard.
     pub(crate) fn insert(&self, copied: Copied, arrival: Arrival) -> Option<Pinned> {
         let Copied { stored, in_slab } = copied;
         let key = stored.record.fields.key;
@@ -329,7 +334,7 @@ impl Hot {
             stored.uses.prefetch();
         }
         let mut shard = self.write(key);
-        // If its slab was evicted meanwhile, the record would never be evicted: drop the copy.
+        // If the slab was evicted meanwhile, nothing would ever evict the record: drop the copy.
         if !in_slab.put(Arc::clone(&stored)) {
             return None;
         }
@@ -344,8 +349,8 @@ impl Hot {
         Some(held)
     }
 
-    /// Stream `n` with room for `needed` bytes in the slab that it fills, at the cost of the oldest
-    /// slabs when there may be no other.
+    /// Stream `n` with room for `needed` bytes in the slab that it fills. Evicts the oldest slabs
+    /// if there may be no further slab.
     ///
     /// The memory of dropped records is released only when no lock is held; meanwhile another
     /// thread may have made room, or taken it.
@@ -363,7 +368,7 @@ impl Hot {
         self.slabs.with_room(n, needed)
     }
 
-    /// Lets the oldest slab go, unless it was asked for and gets a second chance.
+    /// Evicts the oldest slab, unless the slab was requested and gets a second chance.
     fn evict_oldest(&self, second: SecondChance) {
         let Evicted {
             mut records,
@@ -393,13 +398,15 @@ impl Hot {
         }
         let is_any_kept = !asked_for.is_empty();
         drop((records, asked_for));
-        // Only then: an empty slab of kept records would be evicted and opened again and again.
+        // Only in this case: otherwise an empty slab for kept records would be evicted and opened
+        // again and again.
         if second == SecondChance::Given && is_any_kept {
             self.slabs.prepare();
         }
     }
 
-    /// Copies a record of an evicted slab into the stream of kept records, if that has room.
+    /// Copies a record from an evicted slab into the stream for kept records, if that stream has
+    /// room.
     fn keep(&self, stored: &Arc<Stored>) {
         let record = &stored.record;
         if size(record) > SLAB_BYTES as u64 {
@@ -417,7 +424,7 @@ impl Hot {
         stored.uses.hand_down_used(&copy.stored.uses);
         let mut shard = self.write(record.fields.key);
         let is_it = |hot: &&mut HotObject| Arc::ptr_eq(&hot.stored, stored);
-        // Another record may have come under its key, and the new slab may be evicted already.
+        // Another record may now be under the same key, and the new slab may be evicted already.
         let Some(hot) = shard.map.get_mut(&record.fields.key).filter(is_it) else {
             return;
         };
@@ -429,7 +436,7 @@ impl Hot {
         }
     }
 
-    /// Takes `stored` out, unless another record has come under its key.
+    /// Removes `stored`, unless another record is now under the same key.
     fn evict(&self, shard: &mut HotShard, stored: &Arc<Stored>) -> Option<HotObject> {
         let key = stored.record.fields.key;
         let is_it = |hot: &HotObject| Arc::ptr_eq(&hot.stored, stored);
@@ -440,7 +447,7 @@ impl Hot {
         }
     }
 
-    /// Notes a prefetched object that leaves before a lookup has asked for it.
+    /// Counts a prefetched object that is evicted before any lookup has requested it.
     fn note_unused(&self, evicted: &HotObject) {
         let fields = &evicted.stored.record.fields;
         if fields.kind == Kind::Head {
@@ -449,18 +456,18 @@ impl Hot {
         }
     }
 
-    /// Lets go of about `bytes` bytes, the oldest slabs first.
+    /// Releases about `bytes` bytes, the oldest slabs first.
     fn shrink(&self, bytes: u64) {
         let target = self.budget.used().saturating_sub(bytes);
         let slabs = usize::try_from(bytes).unwrap_or(usize::MAX) / SLAB_BYTES;
         self.shrink_until(slabs, || self.budget.used() <= target);
     }
 
-    /// Lets go of slabs, the oldest first, until it is `enough`, which takes about as many as
-    /// `slabs`.
+    /// Evicts slabs, the oldest first, until `enough` returns true; the caller expects that to take
+    /// about `slabs` slabs.
     fn shrink_until(&self, slabs: usize, enough: impl Fn() -> bool) {
-        // In the first half of the rounds, slabs that were asked for may stay. In the second half
-        // they are evicted too: the caller waits for memory.
+        // In the first half of the rounds, slabs that were requested may stay. In the second half
+        // they are evicted too, because the caller waits for memory.
         let half = slabs.max(2).saturating_mul(ROUNDS_A_SLAB);
         for round in 0..2 * half {
             if enough() {
@@ -475,36 +482,36 @@ impl Hot {
         }
     }
 
-    /// From now on takes no more than `bytes` for slabs, and lets go of what is beyond.
+    /// Limits the slabs to `bytes` and evicts slabs above that limit.
     pub(super) fn keep_within(&self, bytes: u64) {
         let most = self.slabs.keep_within(bytes);
         let slabs = || self.slabs.count();
         self.shrink_until(slabs().saturating_sub(most), || slabs() <= most);
     }
 
-    /// Whether hot objects may take more memory than they have, as far as they decide it.
+    /// Returns true if the number of slabs is below the limit. The memory budget is not checked.
     pub(crate) fn may_grow(&self) -> bool {
         self.slabs.may_grow()
     }
 
-    /// Bytes that slabs of hot objects take.
+    /// Bytes of the slabs that hot objects take.
     pub(crate) fn slab_bytes(&self) -> u64 {
         self.slabs.count() as u64 * SLAB_BYTES as u64
     }
 
-    /// Has the heap give back what was freed if it is worth it `now`. Hot objects do not grow into
-    /// that memory before.
+    /// Trims the heap if that is worthwhile `now`. Hot objects do not grow into freed memory before
+    /// it is trimmed.
     pub(super) fn trim_heap(&self, trimmer: &mut Trimmer, now: Duration) {
         let (high, used) = (self.slabs.heap_high(), self.slabs.others_bytes());
         trimmer.look(high, used, self.budget.limit(), now);
     }
 
-    /// Sets aside what the process has and the budget does not count.
+    /// Reserves the memory that the process has and the budget does not count.
     pub(super) fn count_in(&self, uncounted: &mut Uncounted, now: Duration) {
         uncounted.look(&self.budget, self.slabs.others_bytes(), now);
     }
 
-    /// Bytes that hot objects would give to others.
+    /// Bytes that hot objects can release for other uses.
     pub(crate) fn reclaimable_bytes(&self) -> u64 {
         self.bytes() + self.slabs.arena().resident_bytes()
     }
@@ -520,16 +527,16 @@ fn size(record: &Record) -> u64 {
     (record.metadata.len() + record.content_bytes()) as u64
 }
 
-/// Bytes that it takes beside them.
+/// Bytes of a record outside slabs.
 fn entry_bytes(record: &Record) -> u64 {
     ENTRY_BYTES + record.name.len() as u64
 }
 
-/// The metadata of a record in a slab, and its content in one or more.
+/// The metadata of a record in a slab, and the content in one or more slabs.
 type Pieces = (Bytes, Vec<Bytes>);
 
-/// Copies the bytes of `record` into the stream in which `room` finds so many bytes; also returns
-/// the list of the records that end where it ends.
+/// Copies the bytes of `record` into a stream in which `room` finds enough bytes; also returns the
+/// list of the records that end in the same slab.
 fn copy_pieces<'a>(
     record: &Record,
     room: impl Fn(usize) -> Option<LockedStream<'a>>,

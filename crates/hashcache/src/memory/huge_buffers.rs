@@ -1,15 +1,15 @@
-//! Buffers for long reads that are huge pages (2 MiB). A command of a disk takes a limited number
-//! of stretches of memory, often 128. So a read of more than 512 KiB into small pages, which lie
-//! anywhere, takes two commands or more.
+//! Huge pages (2 MiB) as buffers for long reads. A disk command takes a limited number of memory
+//! segments, often 128. A read of more than 512 KiB into small pages, which are not contiguous,
+//! therefore takes two commands or more.
 //!
-//! Called by `disk/medium` for runs of page groups. Their records are copied out of the buffer at
+//! Called by `disk/medium` for runs of page groups. The records are copied out of the buffer at
 //! once, but with `log-lru` up to 16 rows are read meanwhile.
 //!
-//! Invariants: buffers in use take 1/8 of the budget at most, for all devices of a store together,
-//! and those that are kept for the next read 1/32. All are reserved. Their old content is
+//! Invariants: buffers in use take at most 1/8 of the budget, for all devices in a store together,
+//! and buffers that are kept for the next read at most 1/32. All are reserved. Their old content is
 //! not wiped: a buffer leaves the engine only after a read has filled it.
-//! Cost: one short lock a buffer. The first use of a new one may wait until the kernel has put
-//! together 2 MiB.
+//! Cost: one short lock a buffer. The first use of a new buffer may wait until the kernel has
+//! assembled 2 MiB.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use super::buffer::{AlignedBuf, FreeBuffers};
 use super::mapping::{HUGE_PAGE, Mapping};
 
 /// Buffers in use are at most this share of the budget. On a slow disk many threads read at once,
-/// and with 1/32 too few of them had one (docs/decisions/page-groups.md).
+/// and with 1/32 too few threads had a buffer (docs/decisions/page-groups.md).
 const USED_SHARE: u64 = 8;
-/// Buffers that nothing uses are at most this share.
+/// Unused buffers are at most this share of the budget.
 const KEPT_SHARE: u64 = 32;
-/// Shorter reads take one command in any case.
+/// Reads of at most this length take one command in any case.
 const SHORTEST: usize = 512 << 10;
 
 /// See the module's head.
@@ -33,7 +33,7 @@ pub(crate) struct HugeBuffers {
 }
 
 impl HugeBuffers {
-    /// Out of `budget`, which so many `pools` share.
+    /// Buffers from `budget`, which `pools` pools share.
     pub(crate) fn new(budget: &Budget, pools: NonZeroU64) -> Self {
         let most = |share: u64| {
             let most = budget.limit() / share / pools / HUGE_PAGE as u64;
@@ -45,14 +45,14 @@ impl HugeBuffers {
         }
     }
 
-    /// A buffer of `len` bytes; `None` where that is not long, or too long, where enough are in
-    /// use, and where there is no memory for another one.
+    /// A buffer of `len` bytes. `None` if `len` is too short or too long, if enough buffers are in
+    /// use, or if there is no memory for a new buffer.
     pub(crate) fn take(&self, len: usize, budget: &Budget) -> Option<AlignedBuf> {
         if len <= SHORTEST || len > HUGE_PAGE {
             return None;
         }
-        // The buffer is counted before its memory is reserved: to make room may take long, and
-        // other threads ask meanwhile.
+        // Count the buffer before reserving the memory: making room may take long, and other
+        // threads call this function meanwhile.
         let home = Arc::clone(&self.free);
         if self.used() > self.used_max {
             return None;
@@ -67,7 +67,7 @@ impl HugeBuffers {
         Some(AlignedBuf::lent(mapping, len, reservation, home))
     }
 
-    /// Buffers in use or being made. Each of them has a handle of `free`.
+    /// Number of buffers in use or being made. Each holds a handle to `free`.
     fn used(&self) -> usize {
         Arc::strong_count(&self.free) - 1
     }

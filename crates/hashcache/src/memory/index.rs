@@ -1,9 +1,9 @@
-//! Memory of the index, which an operator can measure: each large part is a mapping of a memory
-//! file called `hashcache-index`, so `/proc/self/smaps` says how much of it there is.
+//! Memory of the index, which an operator can measure: each large part is mapped from a memory file
+//! called `hashcache-index`, so `/proc/self/smaps` shows how much memory it takes.
 //!
-//! Called by `policy/packed`. Not from the heap: there the index could not be distinguished from
-//! the rest. Names for anonymous mappings would do as well, but many kernels are built without
-//! them.
+//! Called by `policy/packed`. The index is not in the heap, because there it could not be
+//! distinguished from the rest. Names for anonymous mappings would do as well, but many kernels are
+//! built without them.
 //!
 //! Invariant: bytes that were never written are zero and take no memory.
 
@@ -11,9 +11,9 @@ use std::ops::{Deref, DerefMut};
 
 use super::mapping::Mapping;
 
-/// Parts from this size on are mapped: of smaller ones too much would be lost to whole pages.
+/// Parts with at least this size are mapped: smaller parts would waste too much of their last page.
 const MAPPED: usize = 64 << 10;
-/// What the file is called, and so the mapping.
+/// Name of the file and of the mapping.
 const NAME: &str = "hashcache-index";
 
 /// A part of an index.
@@ -30,7 +30,7 @@ impl IndexMemory {
         if len < MAPPED {
             return Self(Memory::Heap(vec![0; len].into()));
         }
-        // Where there are no memory files, only smaps is the poorer for it.
+        // Without memory files, only the line in smaps is missing.
         Self(match Mapping::named(NAME, len) {
             Ok(mapping) => Memory::Mapped(mapping),
             Err(_) => Memory::Heap(vec![0; len].into()),

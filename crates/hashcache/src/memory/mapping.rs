@@ -1,10 +1,10 @@
-//! Memory mappings with one owner: the memory is back with the system when the owner drops it,
-//! whatever lies in the heap.
+//! Memory mappings with one owner: when the owner drops a mapping, the kernel has the memory back,
+//! however fragmented the heap is.
 //!
 //! Called by `buffer`, `buffer_pool`, `huge_buffers` and `index`.
 //!
 //! Invariant: bytes that were never written are zero and take no memory. A huge page takes all of
-//! its memory at once.
+//! the memory at once.
 #![expect(unsafe_code, reason = "memory is mapped and unmapped")]
 
 use std::io;
@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 use rustix::fs::MemfdFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-/// Size of a huge page with small pages of 4 KiB, bytes.
+/// Size of a huge page if small pages are 4 KiB, bytes.
 pub(super) const HUGE_PAGE: usize = 2 << 20;
 
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -30,7 +30,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// `len` bytes without a name.
+    /// An anonymous mapping of `len` bytes.
     ///
     /// # Errors
     /// The system has no more mappings to give.
@@ -42,7 +42,8 @@ impl Mapping {
         Self::at(base.cast(), len)
     }
 
-    /// [`HUGE_PAGE`] bytes without a name: one page if the kernel has one to give, else many.
+    /// An anonymous mapping of [`HUGE_PAGE`] bytes: one huge page if the kernel has one, otherwise
+    /// small pages.
     ///
     /// # Errors
     /// The system has no more mappings to give.
@@ -50,7 +51,8 @@ impl Mapping {
         let mut mapping = Self::anonymous(2 * HUGE_PAGE)?;
         let base = mapping.base.as_ptr();
         let before = base.align_offset(HUGE_PAGE).min(HUGE_PAGE);
-        // What is left of the mapping is its owner's at every step, also when the next one fails.
+        // `mapping` owns the rest at every step, so the rest is unmapped even if the next call
+        // fails.
         if before > 0 {
             // SAFETY: the first bytes of the mapping, which nothing refers to.
             unsafe { rustix::mm::munmap(base.cast(), before)? };
@@ -65,7 +67,7 @@ impl Mapping {
             unsafe { rustix::mm::munmap(behind.as_ptr().cast(), mapping.len - HUGE_PAGE)? };
             mapping.len = HUGE_PAGE;
         }
-        // A kernel that has no huge pages refuses the advice, and the mapping is as good as any.
+        // A kernel without huge pages refuses the advice; the mapping works all the same.
         // SAFETY: the advice changes no byte.
         let _ = unsafe {
             rustix::mm::madvise(
@@ -77,7 +79,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// `len` bytes of a memory file called `name`, as which `/proc/self/smaps` lists them.
+    /// Maps `len` bytes from a memory file called `name`; `/proc/self/smaps` lists it under that
+    /// name.
     ///
     /// # Errors
     /// The system has no more files or mappings to give.

@@ -2,8 +2,8 @@
 //!
 //! Called by `cache`, `io`, `writer` and `policy`.
 //!
-//! Invariant: index + hot + pending + buffers + what readers hold never exceed the budget that the
-//! operator has set (`--memory`).
+//! Invariant: index + hot + pending + buffers + the bytes that readers hold never exceed the budget
+//! that the operator has set (`--memory`).
 
 mod budget;
 mod buffer;

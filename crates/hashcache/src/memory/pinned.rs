@@ -1,13 +1,13 @@
-//! Pinned records: a handle to a record counts its references in the lane of its thread.
+//! Pinned records: a handle to a record counts a reference in the lane of the current thread.
 //!
-//! Were each record counted by itself, the processors that ask for it would write to one cache line
-//! in turn. So references are counted once a lane ([`LaneArc`]): a hit writes to its own thread's
-//! count only. Hot records are counted together, all that end in one slab ([`PinnedRecords`]). That
-//! costs little more memory, because a handle to one of them keeps the whole slab anyway. A pending
-//! record lies in no slab: it gets counts of its own ([`PinnedRecord`]) when it is asked for a
-//! second time.
+//! If each record had one counter, the processors that look it up would write to the same cache
+//! line in turn. Therefore references are counted once a lane ([`LaneArc`]): a hit writes only to
+//! the counter of its own thread. All hot records that end in the same slab share their counters
+//! ([`PinnedRecords`]). That costs little more memory, because a handle to any such record keeps
+//! the whole slab anyway. A pending record is in no slab: it gets separate counters
+//! ([`PinnedRecord`]) at the second lookup.
 //!
-//! Invariant: a record stays where it is until its owner and all handles to it are gone.
+//! Invariant: a record stays at the same address until the owner and all handles are gone.
 //! Cost: at most [`list_bytes`] for each slab, and [`pinned_record_bytes`] for each pending record.
 #![expect(
     unsafe_code,
@@ -26,11 +26,11 @@ use super::stored::Stored;
 use crate::lanes::LaneArc;
 use crate::record::Record;
 
-/// Most records of one slab, so that the list is bounded where records are tiny or replaced over
-/// and over.
+/// Maximum number of records in a slab. It bounds the list if records are tiny or replaced over and
+/// over.
 pub(super) const RECORDS_MAX: usize = SLAB_BYTES / 256;
 
-/// The hot records that end in one slab. Records are added, never taken out. Clones share the list.
+/// The hot records that end in one slab. Records are added, never removed. Clones share the list.
 #[derive(Clone)]
 pub(super) struct PinnedRecords(LaneArc<Mutex<SlabRecords>>);
 
@@ -41,22 +41,22 @@ struct SlabRecords {
     is_closed: bool,
 }
 
-/// One record that lies in no slab, with counts of its own.
+/// One record that is in no slab, with separate counters.
 pub(crate) struct PinnedRecord {
     record: NonNull<Record>,
     owner: LaneArc<Owner>,
 }
 
-/// A record, and the memory its counts are accounted for by.
+/// A record, and the reservation for the memory of the counters.
 struct Owner {
     _record: Arc<Record>,
     _reservation: Reservation,
 }
 
-/// A handle to a record: as long as this lives, so do the record's bytes.
+/// A handle to a record: the bytes of the record live at least as long as the handle.
 pub(crate) struct Pinned {
     record: NonNull<Record>,
-    /// A reference, counted in one lane, to what owns the record.
+    /// A reference, counted in one lane, to the owner of the record.
     owner: Arc<dyn Send + Sync>,
 }
 
@@ -79,7 +79,7 @@ impl PinnedRecords {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds `stored`, unless the list is closed; returns whether it did.
+    /// Adds `stored`, unless the list is closed. Returns true if it was added.
     pub(super) fn put(&self, stored: Arc<Stored>) -> bool {
         let mut list = self.lock();
         if !list.is_closed {
@@ -88,7 +88,7 @@ impl PinnedRecords {
         !list.is_closed
     }
 
-    /// The records that were asked for since the last call.
+    /// The records that were requested since the last call.
     pub(super) fn take_asked_for(&self) -> Vec<Arc<Stored>> {
         let list = self.lock();
         let asked_for = list.records.iter().filter(|it| it.uses.take_asked_for());
@@ -100,7 +100,7 @@ impl PinnedRecords {
         self.lock().records.len()
     }
 
-    /// From now on no record is added; returns all of them.
+    /// Closes the list, so that no record can be added; returns all records.
     pub(super) fn close(&self) -> Vec<Arc<Stored>> {
         let mut list = self.lock();
         list.is_closed = true;
@@ -117,7 +117,7 @@ impl PinnedRecords {
 }
 
 impl PinnedRecord {
-    /// Counts for `record`; `None` when `budget` has no room for them.
+    /// Counters for `record`; `None` if `budget` has no room for them.
     pub(crate) fn new(record: &Arc<Record>, budget: &Budget) -> Option<Self> {
         let owner = Owner {
             _record: Arc::clone(record),
@@ -139,8 +139,9 @@ impl PinnedRecord {
 }
 
 impl Pinned {
-    /// A piece of the content, which keeps what this keeps. Its bytes are counted by themselves: a
-    /// caller that clones them shares no count with other answers.
+    /// A piece of the content. It keeps the record alive, as this handle does. Each returned value
+    /// has a separate reference count: a caller that clones it shares no counter with other
+    /// responses.
     pub(crate) fn content(&self, piece: usize) -> Bytes {
         Bytes::from_owner(PinnedPiece {
             pinned: self.clone(),
@@ -162,9 +163,9 @@ impl Deref for Pinned {
     type Target = Record;
 
     fn deref(&self) -> &Record {
-        // SAFETY: the record lies in an `Arc` that its owner holds. The owner lets go of nothing
-        // while it lives, and it lives as long as any reference to it, of which this has one. A
-        // record is not written after it was put there, except for its atomics.
+        // SAFETY: the record is in an `Arc` that its owner holds. The owner drops nothing while it
+        // lives, and it lives as long as any reference to it, and this handle has such a reference.
+        // A record is not written after it was put there, except for its atomics.
         unsafe { self.record.as_ref() }
     }
 }
@@ -181,12 +182,12 @@ impl AsRef<[u8]> for PinnedPiece {
     }
 }
 
-/// Most memory that the list of a slab's records takes, without the records.
+/// Maximum memory for the list of a slab's records, without the records.
 pub(super) fn list_bytes() -> u64 {
     (RECORDS_MAX * size_of::<Arc<Stored>>()) as u64 + LaneArc::<()>::counts_bytes()
 }
 
-/// Memory that the counts of a [`PinnedRecord`] take, without the record.
+/// Memory that the counters of a [`PinnedRecord`] take, without the record.
 fn pinned_record_bytes() -> u64 {
     size_of::<Owner>() as u64 + LaneArc::<()>::counts_bytes()
 }

@@ -1,12 +1,12 @@
-//! Memory pressure: a thread that makes hot objects give memory back when other programs need it,
-//! makes the heap give back what was freed, and sets aside what the process uses without counting.
+//! Memory pressure: a thread that shrinks the hot objects when other programs need memory, makes
+//! the heap give freed memory back, and reserves the memory that the process uses uncounted.
 //!
-//! It watches what is used, not what the kernel calls pressure: by the time the kernel reports
-//! pressure, a program that allocates at full speed has met the limit, and the kernel kills a
-//! process. The thread starts and ends with the cache.
+//! It watches memory usage, not the kernel's pressure figures: by the time the kernel reports
+//! pressure, a program that allocates at full speed has reached the limit, and the kernel kills a
+//! process. The thread starts with the cache and is joined when the cache is dropped.
 //!
-//! Cost: a look at the kernel's figures, as seldom as the fastest competitor allows: twice a second
-//! where gigabytes are free, every 2 ms where the limit is near.
+//! Cost: a read of the kernel's figures, as seldom as the fastest competitor allows: twice a second
+//! while gigabytes are free, every 2 ms when the limit is near.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -18,28 +18,29 @@ use super::system_memory::{Headroom, SystemMemory};
 use super::uncounted::Uncounted;
 use crate::clock::Clock;
 
-/// As fast as a competitor can take memory, bytes/s: two cores that write to fresh pages.
+/// The fastest rate at which a competitor can take memory, bytes/s: two cores that write to fresh
+/// pages.
 const FASTEST: u64 = 4 << 30;
 const LOOK_MIN: Duration = Duration::from_millis(2);
 const LOOK_MAX: Duration = Duration::from_millis(500);
-/// The memory that other processes will take in this time, at their last pace, is given back ahead:
-/// it takes time to release memory, and the kernel does not wait for it.
+/// The memory that other processes will take in this time, at their last rate, is given back ahead:
+/// releasing memory takes time, and the kernel does not wait for it.
 const AHEAD: Duration = Duration::from_millis(100);
-/// How long after memory was given back hot objects begin to grow again.
+/// Time after memory was given back before hot objects start to grow again.
 const CALM: Duration = Duration::from_secs(2);
-/// How long they take, from nothing to all they may have.
+/// Time in which hot objects grow from nothing to their full limit.
 const GROW_TIME: Duration = Duration::from_secs(10);
 
-/// What the process is besides the cache.
+/// Describes the process that contains the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Process {
-    /// Nothing: all its memory counts.
+    /// The process is only the cache: all memory of the process counts.
     IsCache,
-    /// A program that has a cache.
+    /// A program that uses a cache among other things.
     HasCache,
 }
 
-/// The thread. Dropped, it ends.
+/// The thread. It stops when this is dropped.
 pub(crate) struct MemoryPressure {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -52,10 +53,10 @@ struct Stop {
 }
 
 impl MemoryPressure {
-    /// Watches over `hot`, which may take up to `limit` bytes within its own budget.
+    /// Watches over `hot`, which may take up to `limit` bytes within the memory budget.
     ///
     /// # Errors
-    /// No thread could be had.
+    /// The system could not start a thread.
     pub(crate) fn start(
         hot: &Arc<Hot>,
         limit: u64,
@@ -116,15 +117,15 @@ fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, process: Process, sto
     }
 }
 
-/// What hot objects may take.
+/// Limit for the hot objects.
 #[derive(Debug)]
 struct Share {
     limit: u64,
     ceiling: u64,
     looked: Duration,
-    /// Room and what was taken then.
+    /// Headroom and bytes in the slabs of hot objects at the last look.
     before: Option<(Headroom, u64)>,
-    /// When memory was last given back.
+    /// Time at which memory was last given back.
     gave: Option<Duration>,
 }
 
@@ -139,8 +140,8 @@ impl Share {
         }
     }
 
-    /// Sets the ceiling by the `room` found `now` with `taken` bytes in use. Returns when to look
-    /// again.
+    /// Sets the ceiling from the `room` found `now`, when the slabs of hot objects take `taken`
+    /// bytes. Returns the time until the next look.
     fn look(&mut self, room: Headroom, taken: u64, now: Duration) -> Duration {
         let since = now.saturating_sub(self.looked);
         self.looked = now;
@@ -161,21 +162,21 @@ impl Share {
             self.ceiling.saturating_add(growth(self.limit, since))
         };
         let most = taken.saturating_add(room.to_grow.max(0).unsigned_abs());
-        // What is taken already may stay.
+        // Hot objects keep the memory that they have taken already.
         self.ceiling = grown.min(most).min(self.limit);
         let to_mark = u128::from(room.to_stay.unsigned_abs()) * 1_000_000 / u128::from(FASTEST);
         Duration::from_micros(u64::try_from(to_mark).unwrap_or(u64::MAX)).clamp(LOOK_MIN, LOOK_MAX)
     }
 
-    /// Whether memory was given back a short while ago.
+    /// Returns true if memory was given back less than [`CALM`] ago.
     fn is_recent(&self, now: Duration) -> bool {
         self.gave
             .is_some_and(|gave| now.saturating_sub(gave) < CALM)
     }
 }
 
-/// What others will take `AHEAD` from now, if they go on as between two looks with `since` in
-/// between.
+/// Bytes that other processes will take in the next `AHEAD`, if they continue at the rate between
+/// two looks that are `since` apart.
 fn coming((before, had): (Headroom, u64), (room, taken): (Headroom, u64), since: Duration) -> i64 {
     let lost = i128::from(before.to_stay) - i128::from(room.to_stay);
     let by_others = lost - (i128::from(taken) - i128::from(had));
@@ -184,7 +185,7 @@ fn coming((before, had): (Headroom, u64), (room, taken): (Headroom, u64), since:
     i64::try_from(by_others.max(0) * ahead / time).unwrap_or(i64::MAX)
 }
 
-/// By how much hot objects that may take `limit` bytes grow in `time`.
+/// Bytes by which hot objects with a limit of `limit` bytes grow in `time`.
 fn growth(limit: u64, time: Duration) -> u64 {
     let all = u128::from(limit) * time.as_micros() / GROW_TIME.as_micros();
     u64::try_from(all).unwrap_or(u64::MAX)

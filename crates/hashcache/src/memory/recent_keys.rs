@@ -1,10 +1,10 @@
-//! The latest keys of hot objects that left memory before a lookup asked for them.
+//! The latest keys of hot objects that were evicted before any lookup requested them.
 //!
-//! Called by `hot` when it evicts such an object, and by a group read, which learns from it whether
-//! it repeats an earlier one.
+//! Called by `hot` when it evicts such an object, and by a group read, which learns from it if it
+//! repeats an earlier group read.
 //!
-//! Invariant: none that a reader may rely on. A key may be lost to a later one, or seem to be there
-//! because another one has an equal tag (one in 2^32).
+//! Invariant: none that a reader may rely on. A later key may overwrite a key, and a key may seem
+//! to be present because another key has an equal tag (one in 2^32).
 //! Cost: 4 bytes a key.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(super) struct RecentKeys(Box<[AtomicU32]>);
 
 impl RecentKeys {
-    /// For about `keys` keys.
+    /// Room for about `keys` keys.
     pub(super) fn new(keys: usize) -> Self {
         Self((0..keys.max(1)).map(|_| AtomicU32::new(EMPTY)).collect())
     }
@@ -29,13 +29,13 @@ impl RecentKeys {
         place.store(tag, Ordering::Relaxed);
     }
 
-    /// Whether `key` was noted.
+    /// Returns true if `key` was noted.
     pub(super) fn contains(&self, key: [u8; 8]) -> bool {
         let (place, tag) = self.place_and_tag(key);
         place.load(Ordering::Relaxed) == tag
     }
 
-    /// Whether `key` was noted; forgets it.
+    /// Returns true if `key` was noted, and forgets it.
     pub(super) fn take(&self, key: [u8; 8]) -> bool {
         let (place, tag) = self.place_and_tag(key);
         let is_there = place.load(Ordering::Relaxed) == tag;

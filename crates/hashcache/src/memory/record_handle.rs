@@ -14,7 +14,7 @@ use crate::record::Record;
 /// A handle to a record, which keeps the record in memory.
 #[derive(Clone)]
 pub(crate) enum RecordHandle {
-    /// The record lies in no slab: its handles alone keep it.
+    /// The record is in no slab: only the handles keep it.
     Alone(Arc<Record>),
     /// The record was hot, or pinned, when it was found.
     Pinned(Pinned),
@@ -33,8 +33,8 @@ impl RecordHandle {
         }
     }
 
-    /// The piece of content at `offset` from the start of this record's content, to the end of the
-    /// piece; empty beyond the end.
+    /// The content at `offset`, counted from the start of this record's content, up to the end of
+    /// that piece; empty beyond the end.
     pub(crate) fn piece(&self, offset: usize) -> Bytes {
         let Some((n, from)) = self.piece_at(offset) else {
             return Bytes::new();

@@ -1,13 +1,13 @@
 //! Locks that any number of readers take without contending for a cache line.
 //!
-//! With an ordinary lock readers share the lock, but each writes to one cache line to say so. On
-//! two processors that costs what the second one adds. Here a reader takes the lock of its own
-//! lane, and a writer takes the locks of all lanes, always in the same order, so two writers never
-//! deadlock.
+//! With an ordinary lock readers share the lock, but each reader writes to the same cache line to
+//! register. On two processors that costs as much as the second processor adds. Here a reader takes
+//! only the lock of the current lane, and a writer takes the locks of all lanes, always in the same
+//! order, so two writers never deadlock.
 //!
 //! Invariant: a writer holds the lock in every lane; a reader holds it in one. So a reader and a
 //! writer never hold a value at the same time. `cargo xtask loom` tries all orders (`models`).
-//! Cost: to read, one lock; to write, [`lanes::count`] of them.
+//! Cost: to read, one lock; to write, [`lanes::count`] locks.
 #![expect(
     unsafe_code,
     reason = "what several locks guard together lies outside of all of them"
@@ -30,19 +30,19 @@ pub(crate) struct ShardedLock<T, const N: usize> {
     values: Box<[Value<T>]>,
 }
 
-/// On cache lines of its own: otherwise a write to one would take its neighbours from the caches of
-/// their readers.
+/// Each value has separate cache lines: otherwise a write would evict the neighbouring values from
+/// the caches of their readers.
 #[repr(align(128))]
 struct Value<T>(UnsafeCell<T>);
 
-// SAFETY: a `&T` is given only to holders of a lock in one lane, a `&mut T` only to those of the
+// SAFETY: a `&T` is given only to holders of a lock in one lane, a `&mut T` only to holders of the
 // lock in all lanes, which excludes every other; so this is as shareable as an `RwLock<T>`.
 unsafe impl<T: Send + Sync, const N: usize> Sync for ShardedLock<T, N> {}
 // SAFETY: it owns its values, and nothing in it belongs to a thread.
 unsafe impl<T: Send, const N: usize> Send for ShardedLock<T, N> {}
 
 impl<T, const N: usize> ShardedLock<T, N> {
-    /// Of exactly `N` values.
+    /// Exactly `N` values.
     pub(crate) fn new(values: impl IntoIterator<Item = T>) -> Self {
         let values: Box<[_]> = values
             .into_iter()
@@ -55,8 +55,8 @@ impl<T, const N: usize> ShardedLock<T, N> {
         }
     }
 
-    /// Waits until no thread writes value `n`. Also says whether a thread has panicked while it
-    /// wrote that: then it may be half changed.
+    /// Waits until no thread writes value `n`. Also returns true if a thread has panicked while it
+    /// wrote the value: then the value may be half changed.
     pub(crate) fn read_anyway(&self, n: usize) -> (ReadLocked<'_, T>, bool) {
         let (lock, is_broken) = anyway(self.lanes.own()[n].read());
         let locked = ReadLocked {
@@ -67,7 +67,8 @@ impl<T, const N: usize> ShardedLock<T, N> {
         (locked, is_broken)
     }
 
-    /// Waits until no thread reads or writes value `n`. Also says whether it may be half changed.
+    /// Waits until no thread reads or writes value `n`. Also returns true if the value may be half
+    /// changed.
     pub(crate) fn write_anyway(&self, n: usize) -> (WriteLocked<'_, T>, bool) {
         let mut locks = [const { None }; LANES_MAX];
         let mut is_broken = false;
@@ -91,7 +92,7 @@ impl<T, const N: usize> ShardedLock<T, N> {
         }
     }
 
-    /// Value `n`, of which the caller holds `_locked`, is whole again.
+    /// Declares that value `n`, which the caller has locked with `_locked`, is whole again.
     pub(crate) fn mended(&self, n: usize, _locked: &mut WriteLocked<'_, T>) {
         // Loom's locks are never poisoned: a model in which a thread panics has failed.
         #[cfg(not(all(test, loom)))]
@@ -111,7 +112,7 @@ impl<T, const N: usize> ShardedLock<T, N> {
         self.write_anyway(n).0
     }
 
-    /// The same, unless some thread reads or writes value `n` now.
+    /// As [`Self::write`], but returns `None` if another thread reads or writes value `n` now.
     pub(crate) fn try_write(&self, n: usize) -> Option<WriteLocked<'_, T>> {
         let mut locks = [const { None }; LANES_MAX];
         for (held, lane) in locks.iter_mut().zip(self.lanes.iter()) {
@@ -121,7 +122,7 @@ impl<T, const N: usize> ShardedLock<T, N> {
     }
 }
 
-/// The guard, and whether its lock is poisoned.
+/// The guard, and true if the lock is poisoned.
 fn anyway<G>(locked: Result<G, PoisonError<G>>) -> (G, bool) {
     match locked {
         Ok(guard) => (guard, false),
@@ -129,9 +130,9 @@ fn anyway<G>(locked: Result<G, PoisonError<G>>) -> (G, bool) {
     }
 }
 
-/// A value that is read.
+/// A value that is locked for reading.
 pub(crate) struct ReadLocked<'a, T> {
-    // Before the lock, because what is declared first is dropped first.
+    // Declared before the lock, because fields are dropped in the order of declaration.
     value: ConstPtr<T>,
     _lock: RwLockReadGuard<'a, ()>,
     // After the guard: work that must not be done under the lock is done when this is dropped.
@@ -148,12 +149,12 @@ impl<T> Deref for ReadLocked<'_, T> {
     }
 }
 
-/// A value that is written.
+/// A value that is locked for writing.
 pub(crate) struct WriteLocked<'a, T> {
     // Before the locks, as above.
     value: MutPtr<T>,
     _locks: [Option<RwLockWriteGuard<'a, ()>>; LANES_MAX],
-    // Behind them, as above.
+    // Behind the guards, as above.
     _locked: Locked,
 }
 
@@ -173,7 +174,7 @@ impl<T> DerefMut for WriteLocked<'_, T> {
     }
 }
 
-/// What loom's cell does, without watching.
+/// A cell with the interface of loom's cell, without the checks.
 #[cfg(not(all(test, loom)))]
 mod plain {
     pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -197,16 +198,16 @@ mod plain {
     impl<T> ConstPtr<T> {
         /// SAFETY: the caller ensures that the value is not written meanwhile.
         pub(super) unsafe fn deref(&self) -> &T {
-            // SAFETY: as the caller says.
+            // SAFETY: as the caller ensures.
             unsafe { &*self.0 }
         }
     }
 
     impl<T> MutPtr<T> {
-        /// SAFETY: the caller sees to it that this is the only reference.
+        /// SAFETY: the caller ensures that this is the only reference.
         #[expect(clippy::mut_from_ref, reason = "the face of loom's own type")]
         pub(super) unsafe fn deref(&self) -> &mut T {
-            // SAFETY: as the caller says.
+            // SAFETY: as the caller ensures.
             unsafe { &mut *self.0 }
         }
     }
@@ -240,7 +241,7 @@ mod tests {
         let locks = ShardedLock::<u8, 2>::new([1, 2]);
         let reader = locks.read(0);
         assert!(locks.try_write(0).is_none());
-        // What it had taken of the other lanes is given back.
+        // The locks that it had taken in other lanes are released.
         assert_eq!(*locks.read(0), 1);
         drop(reader);
         let writer = locks.try_write(0).unwrap();

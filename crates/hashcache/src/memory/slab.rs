@@ -1,15 +1,17 @@
 //! Slabs: 64 KiB pieces of a memory file, for hot objects and long writes.
 //!
-//! Why not the heap: objects of all sizes are stored and evicted for months, and a heap that served
-//! them would grow holes that no budget knows of. A slab is freed whole.
+//! Slabs are not in the heap for this reason: objects of all sizes are stored and evicted for
+//! months, and a heap that served them would grow holes that no budget counts. A slab is freed
+//! whole.
 //!
-//! Invariant: bytes of a slab are written once, before any reader can see them. A slab is used
-//! again only after its last reference is gone. So no slab may be given to the kernel by reference
+//! Invariant: bytes of a slab are written once, before any reader can see them. A slab is reused
+//! only after the last reference is dropped. So no slab may be given to the kernel by reference
 //! (sendfile, MSG_ZEROCOPY): a socket would send new bytes under an old response.
 //!
 //! Cost: some empty slabs keep their pages and their reservation for the next hot objects and
-//! transfers ([`RESIDENT_PART`]): to punch the pages out and to fault them in again takes longer
-//! than copying a slab's bytes. All others are punched, and these too when the budget is short.
+//! transfers ([`RESIDENT_PART`]): punching the pages out and faulting them in again takes longer
+//! than copying the bytes of a slab. All others are punched, and these too when the budget is
+//! short.
 #![expect(
     unsafe_code,
     reason = "shared memory is mapped and written through raw pointers"
@@ -29,12 +31,12 @@ use super::wakes;
 
 /// Size of a slab, bytes.
 pub(super) const SLAB_BYTES: usize = 64 << 10;
-/// Of all slabs, this part may keep its pages while it is empty. A stored stream has about so much
-/// in flight: its queue to the writer, and a batch.
+/// Of all slabs, this part may keep its pages while it is empty. A stored stream has about this
+/// much in flight: the queue to the writer, and a batch.
 const RESIDENT_PART: usize = 8;
-/// Most empty slabs that keep their pages: 32 MiB.
+/// Maximum number of empty slabs that keep their pages: 32 MiB.
 const RESIDENT_MAX: usize = 512;
-/// Hot objects leave this part of the budget to others.
+/// Hot objects leave 1/64 of the budget to other uses.
 const HEADROOM: u64 = 64;
 
 /// A memory file cut into slabs.
@@ -43,30 +45,30 @@ pub(super) struct Arena {
     base: NonNull<u8>,
     slabs: usize,
     free: Mutex<FreeSlabs>,
-    /// Most slabs that keep their pages while they are empty.
+    /// Maximum number of slabs that keep their pages while they are empty.
     resident_max: AtomicUsize,
-    /// How many do, for figures.
+    /// Number of empty slabs with pages, for figures.
     resident: AtomicUsize,
 }
 
-/// The slabs that nothing refers to.
+/// The slabs without references.
 #[derive(Default)]
 struct FreeSlabs {
     /// Without pages.
     punched: Vec<u32>,
-    /// With their pages, which are accounted for.
+    /// Slabs with pages, and the reservations for them.
     resident: Vec<(u32, Reservation)>,
 }
 
 // SAFETY: `base` points to a shared mapping that lives as long as the arena. It is only read
-// through `Slice`s, whose bytes no one writes any more, and only written through the one `Open` of
-// a slab, at bytes no `Slice` covers yet.
+// through `Slice`s, which cover bytes that are not written any more, and only written through the
+// single `Open` of a slab, at bytes no `Slice` covers yet.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Room for `slabs` slabs. Takes address space only; the kernel adds pages when they are
+    /// Room for `slabs` slabs. Takes only address space; the kernel adds pages when they are
     /// written.
     pub(super) fn new(slabs: usize) -> io::Result<Arc<Self>> {
         let file = rustix::fs::memfd_create("hashcache-hot", MemfdFlags::CLOEXEC)?;
@@ -100,8 +102,9 @@ impl Arena {
         }))
     }
 
-    /// An empty slab for hot objects, if the arena has one and the budget has room for it, for
-    /// `beside`, bytes that its owner needs to keep track of it, and for `spared` more bytes.
+    /// An empty slab for hot objects, if the arena has one and the budget has room for the slab,
+    /// for `beside` (bytes that the owner needs to keep track of the slab), and for `spared` more
+    /// bytes.
     pub(super) fn open(
         self: &Arc<Self>,
         budget: &Budget,
@@ -109,16 +112,16 @@ impl Arena {
         spared: u64,
     ) -> Option<Open> {
         let bytes = SLAB_BYTES as u64 + beside;
-        // Requests take and release memory all the time. If hot objects took the last of it, each
-        // request would make them give a slab back.
+        // Requests take and release memory all the time. If hot objects took all remaining memory,
+        // each request would make them give a slab back.
         let left = budget.limit() / HEADROOM + spared;
         let Some((index, mut reservation)) = self.take_resident() else {
             let reservation = budget.reserve_free_leaving(bytes, left)?;
             let index = self.free().punched.pop()?;
             return Some(self.open_at(index, reservation));
         };
-        // A slab of a transfer had nothing beside it. The reservation of an empty slab counts its
-        // 64 KiB already, so the headroom does not apply to them.
+        // A transfer's slab had no `beside` bytes. The reservation of an empty slab counts the 64
+        // KiB already, so the headroom does not apply to them.
         let missing = bytes.saturating_sub(reservation.bytes());
         if missing > 0 {
             let Some(more) = budget.reserve_free(missing) else {
@@ -135,12 +138,13 @@ impl Arena {
         Some(self.open_at(index, reservation))
     }
 
-    /// An empty slab that is accounted for by `reservation`, which is given back if there is none.
+    /// An empty slab that is accounted for by `reservation`. Returns the reservation if there is no
+    /// slab.
     pub(super) fn open_reserved(
         self: &Arc<Self>,
         reservation: Reservation,
     ) -> Result<Open, Reservation> {
-        // The reservation of a resident slab is released.
+        // The reservation of a resident slab is released, because `reservation` replaces it.
         let resident = self.take_resident().map(|(index, _)| index);
         match resident.or_else(|| self.free().punched.pop()) {
             Some(index) => Ok(self.open_at(index, reservation)),
@@ -167,7 +171,8 @@ impl Arena {
         }
     }
 
-    /// From now on hot objects use no more than `slabs`. Makes system calls.
+    /// Limits the resident slabs, given that hot objects use at most `slabs` slabs. Makes system
+    /// calls.
     pub(super) fn keep_within(&self, slabs: usize) {
         let resident_max = resident_of(slabs);
         self.resident_max.store(resident_max, Ordering::Relaxed);
@@ -179,7 +184,7 @@ impl Arena {
         self.resident.load(Ordering::Relaxed) as u64 * SLAB_BYTES as u64
     }
 
-    /// Gives the pages of resident slabs back until it is `enough`. Makes system calls.
+    /// Gives the pages of resident slabs back until `enough` returns true. Makes system calls.
     pub(super) fn release_resident(&self, enough: impl Fn() -> bool) {
         while !enough() {
             let Some((index, reservation)) = self.take_resident() else {
@@ -204,7 +209,7 @@ impl Arena {
         }
     }
 
-    /// Punches the pages of a slab out of the file; then the slab is free.
+    /// Punches a slab's pages out of the file; then the slab is free.
     fn punch(&self, index: u32) {
         debug_assert!(!wakes::holds_lock(), "a system call under a lock");
         let punched = rustix::fs::fallocate(
@@ -213,17 +218,17 @@ impl Arena {
             u64::from(index) * SLAB_BYTES as u64,
             SLAB_BYTES as u64,
         );
-        // The pages of a slab that could not be punched are accounted for by nothing: do not use
-        // the slab again.
+        // If the punch failed, no reservation counts the pages of the slab: do not use the slab
+        // again.
         if punched.is_ok() {
             self.free().punched.push(index);
         }
     }
 
-    /// Frees a slab: with its pages while there are few of that kind, otherwise without.
+    /// Frees a slab: with its pages while few slabs keep theirs, otherwise without.
     fn keep(&self, index: u32, reservation: Reservation) {
         let budget = reservation.budget();
-        // What waits in vain for its share of bulk must not wait for idle slabs.
+        // Callers that wait for the bulk share must not wait for idle slabs.
         let reservation = reservation.into_small();
         let mut free = self.free();
         if free.resident.len() < self.resident_max.load(Ordering::Relaxed) {
@@ -239,7 +244,7 @@ impl Arena {
     }
 
     fn free(&self) -> MutexGuard<'_, FreeSlabs> {
-        // The lists are whole at any time, whatever has panicked.
+        // A panic cannot leave the lists half changed.
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -260,7 +265,7 @@ impl Drop for Arena {
 struct Slab {
     arena: Arc<Arena>,
     index: u32,
-    /// Until it is dropped.
+    /// `Some` until the slab is dropped.
     reservation: Option<Reservation>,
 }
 
@@ -281,8 +286,8 @@ impl Drop for Slab {
     }
 }
 
-/// A slab that nothing refers to any more. Until it is given back it is not free, and its memory
-/// stays accounted for.
+/// A slab without references. Until it is given back it is not free, and the memory stays accounted
+/// for.
 struct Emptied {
     arena: Arc<Arena>,
     index: u32,
@@ -290,7 +295,7 @@ struct Emptied {
 }
 
 impl Emptied {
-    /// May make a system call, so not under a lock ([`wakes`]).
+    /// May make a system call, so the caller must hold no lock ([`wakes`]).
     fn give_back(mut self) {
         match self.reservation.take() {
             Some(reservation) => self.arena.keep(self.index, reservation),
@@ -299,23 +304,23 @@ impl Emptied {
     }
 }
 
-/// A slab that is being filled; there is one handle to it.
+/// A slab that is being filled. There is exactly one handle to it.
 pub(crate) struct Open {
     slab: Arc<Slab>,
     filled: usize,
 }
 
 impl Open {
-    /// Bytes that still fit.
+    /// Number of bytes that still fit.
     pub(super) fn room(&self) -> usize {
         SLAB_BYTES - self.filled
     }
 
-    /// Copies `bytes` in; they must fit.
+    /// Copies `bytes`, which must fit, into the slab.
     pub(super) fn append(&mut self, bytes: &[u8]) -> Bytes {
         assert!(bytes.len() <= self.room());
         let at = self.slab.offset() + self.filled;
-        // SAFETY: `at..at + len` lies within this slab, hence within the mapping; no slice covers
+        // SAFETY: `at..at + len` is within this slab, hence within the mapping; no slice covers
         // it yet because slices are made below only for bytes under `filled`, and `&mut self` is
         // the only handle that can append.
         unsafe {
@@ -340,7 +345,7 @@ struct Slice {
 
 impl AsRef<[u8]> for Slice {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the range was filled before this slice was made, lies within the mapping, and is
+        // SAFETY: the range was filled before this slice was made, is within the mapping, and is
         // not written again while `slab` is alive.
         unsafe { std::slice::from_raw_parts(self.slab.arena.base.as_ptr().add(self.at), self.len) }
     }
@@ -381,7 +386,7 @@ mod tests {
         assert_eq!(budget.used(), (resident * SLAB_BYTES) as u64);
         assert_eq!(again.append(&[1; 3]), &[1; 3][..]);
         drop(again);
-        // A writer has an account of its own, which its slabs keep while they are empty.
+        // A writer has separate reservations, which its slabs keep while they are empty.
         let of_writer = |_| budget.reserve(SLAB_BYTES as u64).unwrap();
         let written: Vec<_> = (0..100)
             .map(of_writer)
@@ -401,7 +406,7 @@ mod tests {
         let bulk = budget.reserve_as(Class::Bulk, SLAB_BYTES as u64).unwrap();
         drop(arena.open_reserved(bulk).unwrap());
         assert_eq!(budget.used(), SLAB_BYTES as u64);
-        // All of the share of bulk is free.
+        // The whole bulk share is free.
         let share = budget.limit() / 4 * 3;
         assert!(budget.reserve_as(Class::Bulk, share).is_some());
         let open = arena.open(&budget, 1000, 0).unwrap();

@@ -1,23 +1,24 @@
-//! The slabs of the hot objects: which records lie side by side, and which slab is evicted next.
+//! The slabs of the hot objects: which records are side by side, and which slab is evicted next.
 //!
-//! Records are appended to a few streams, each of which fills one slab after another. The records
-//! of a page group go to one stream, so that they lie side by side: if one object of a page is
-//! missing, reading it costs as much as reading the page. Other records are spread by their keys.
+//! Records are appended to a few streams, and each stream fills one slab after another. All records
+//! in a page group are appended to the same stream, so that they are side by side: if an object on
+//! a page is missing, reading it costs as much as reading the page. Other records are spread by
+//! their keys.
 //!
-//! Most objects are asked for once and never again. So new records arrive in streams that may take
-//! a quarter of the slabs, as soon as there is something better for the rest: the stream of what is
-//! kept (S3-FIFO, with slabs as its unit and without counts of hits). Of the streams of new
-//! records, the slab that was filled first is evicted. If more than half of its records were asked
-//! for, it moves to what is kept as it is; else those that were asked for are copied there. A
-//! record that is put or loaded again soon after its eviction is kept at once. Slabs of kept
-//! records are evicted in the same way: kept records that were asked for again stay for another
-//! round. The quarter grows, to three quarters at most, while it is too small for the pages that
-//! clients are loading.
+//! Most objects are requested once and never again. Therefore the streams of new records may take a
+//! quarter of the slabs, as soon as there are better records for the rest: the stream of kept
+//! records (S3-FIFO, with slabs as the unit and without hit counts). Among the streams of new
+//! records, the slab that was filled first is evicted. If more than half of the records in it were
+//! requested again, the whole slab moves to the kept stream; otherwise only the requested records
+//! are copied there. A record that is put or loaded again soon after its eviction is kept at once.
+//! Slabs of kept records are evicted in the same way: kept records that were requested again stay
+//! for another round. The quarter grows, to at most three quarters, while it is too small for the
+//! pages that clients are loading.
 //!
 //! Called by `hot`, which finds the records by their keys.
 //!
 //! Invariant: an evicted slab takes no further record. The lock of a stream is taken under no other
-//! lock; under it, only the locks of a slab's list, of the arena and of the budget are taken.
+//! lock; under it, only the locks for a slab's list, the arena and the budget are taken.
 //! Cost: one lock a record, under which it is copied; a look at each stream, at most
 //! [`STREAMS_MAX`], for each slab that is evicted.
 
@@ -39,57 +40,57 @@ use crate::format::Fields;
 use crate::key::KeyHash;
 
 const STREAMS_MAX: usize = 16;
-/// A stream keeps a slab open that is half empty on average: with so many slabs for each stream,
-/// that is a thirty-second part of the memory.
+/// Each stream keeps a slab open that is half empty on average: with 16 slabs for each stream, that
+/// is a thirty-second part of the memory.
 const STREAM_SLABS: usize = 16;
-/// New records may take this part of the slabs when others are kept.
+/// New records may take this part of the slabs when other records are kept.
 const ARRIVALS_PART: usize = 4;
-/// They may take one slab more each time a slab is evicted whose prefetched records no lookup has
-/// asked for yet. So many evictions of other slabs undo that.
+/// Each evicted slab with prefetched records that no lookup has requested yet allows the streams of
+/// new records another slab. 8 evictions of other slabs undo that.
 const WIDENING: usize = 8;
-/// Evicted records that are remembered, for each slab.
+/// Number of evicted keys that are remembered for each slab.
 const LEFT_PER_SLAB: usize = 8;
-/// The memory for that.
+/// Memory for the remembered keys of a slab.
 const LEFT_BYTES: u64 = (LEFT_PER_SLAB * size_of::<u32>()) as u64;
 
 /// See the module's head.
 pub(super) struct SlabStreams {
-    /// Those of new records, and last the one of what is kept.
+    /// The streams of new records; the last stream holds the kept records.
     streams: Box<[Stream]>,
-    /// Records that were new and have left before they were asked for again.
+    /// New records that were evicted before they were requested again.
     left: RecentKeys,
     arena: Arc<Arena>,
     budget: Budget,
     heap_high: HeapHigh,
-    /// Slabs of all streams.
+    /// Number of slabs in all streams.
     slabs: AtomicUsize,
-    /// Those of them that are kept.
+    /// Number of slabs in the kept stream.
     kept: AtomicUsize,
-    /// By how much the streams of new records may be larger than their part, in units of
-    /// 1 / [`WIDENING`] of a slab.
+    /// By how much the streams of new records may be larger than their part, in units of 1 /
+    /// [`WIDENING`] of a slab.
     widened: AtomicUsize,
-    /// How many there may be at all.
+    /// Maximum number of slabs.
     slabs_most: usize,
-    /// The same while other processes need memory.
+    /// Maximum number of slabs while other processes need memory.
     slabs_max: AtomicUsize,
-    /// Number of the next slab that is begun, filled or kept: the smaller, the older.
+    /// Number of the next slab that is opened, filled or kept: a smaller number is older.
     next_age: AtomicU64,
 }
 
 struct Stream {
     slabs: Mutex<StreamSlabs>,
-    /// Age of its oldest slab; [`NO_SLAB`] without one.
+    /// Age of the oldest slab; [`NO_SLAB`] if the stream is empty.
     oldest: AtomicU64,
 }
 
 const NO_SLAB: u64 = u64::MAX;
 
-/// Whole at any time, whatever has panicked: at worst the slab that is being filled has bytes that
-/// belong to no record.
+/// Slabs of a stream. A panic cannot leave them half changed: at worst the slab that is being
+/// filled has bytes that belong to no record.
 #[derive(Default)]
 pub(super) struct StreamSlabs {
     filling: Option<FillingSlab>,
-    /// What is filled after it.
+    /// The slab that is filled after `filling`.
     next: Option<FillingSlab>,
     /// From the oldest on.
     full: VecDeque<FullSlab>,
@@ -101,7 +102,8 @@ pub(super) type LockedStream<'a> = Marked<MutexGuard<'a, StreamSlabs>>;
 struct FillingSlab {
     open: Open,
     records: PinnedRecords,
-    /// Records that were copied to end in it, whether they came to lie there or not.
+    /// Number of records that were copied to end in this slab, including copies that were never
+    /// published.
     copied: usize,
     age: u64,
 }
@@ -111,55 +113,55 @@ struct FullSlab {
     age: u64,
 }
 
-/// Whether a slab gets another round if more than half of its records were asked for.
+/// Tells if a slab stays for another round when more than half of the records in it were requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecondChance {
     Given,
     Denied,
 }
 
-/// What becomes of the oldest slab of a stream.
+/// Result of evicting the oldest slab in a stream.
 enum Oldest {
-    /// It is of no further use.
+    /// The slab was evicted.
     Evicted(Evicted),
-    /// More than half of it was asked for.
+    /// More than half of the records were requested: the slab is kept.
     Kept(PinnedRecords),
-    /// The same, but it is still being filled.
+    /// As `Kept`, but the slab is still being filled.
     StaysOpen,
 }
 
-/// The records of an evicted slab, which the caller must forget; they are still found until then.
+/// The records of an evicted slab, which the caller must remove; lookups find them until then.
 #[derive(Default)]
 pub(super) struct Evicted {
     pub(super) records: Vec<Arc<Stored>>,
-    /// Those of them that were asked for.
+    /// The records among them that were requested.
     pub(super) asked_for: Vec<Arc<Stored>>,
-    /// They were new: nothing of the slab had been kept before.
+    /// The slab was in a stream of new records, not in the kept stream.
     pub(super) was_new: bool,
 }
 
 impl StreamSlabs {
-    /// Whether `needed` bytes of a record can be appended without another slab.
+    /// Returns true if `needed` bytes of a record can be appended without another slab.
     pub(super) fn has_room(&self, needed: usize) -> bool {
         let filling = self.filling.as_ref();
         filling.is_some_and(|it| it.copied < RECORDS_MAX && it.open.room() >= needed)
     }
 
-    /// Copies as much of `bytes` as has room; returns the copy and what is left.
+    /// Copies as much of `bytes` as fits; returns the copy and the rest.
     pub(super) fn append<'a>(&mut self, bytes: &'a [u8]) -> Option<(Bytes, &'a [u8])> {
         let open = &mut self.filling.as_mut()?.open;
         let (now, later) = bytes.split_at(bytes.len().min(open.room()));
         Some((open.append(now), later))
     }
 
-    /// The list of the records that end where the last bytes were appended, for one more.
+    /// The list for the slab that holds the last appended bytes; counts another record there.
     pub(super) fn end_record(&mut self) -> Option<PinnedRecords> {
         let filling = self.filling.as_mut()?;
         filling.copied += 1;
         Some(filling.records.clone())
     }
 
-    /// Takes the oldest slab out, unless it is being filled and gets a second chance: then its age
+    /// Removes the oldest slab, unless it is being filled and gets a second chance: then its age
     /// becomes `now`.
     fn take_oldest(&mut self, chance: SecondChance, now: u64) -> Option<Oldest> {
         if self.filling.is_none() {
@@ -200,7 +202,7 @@ impl StreamSlabs {
 }
 
 impl SlabStreams {
-    /// Slabs that take what `budget` leaves, at most `bytes_max`.
+    /// Slabs that take the memory that `budget` leaves, at most `bytes_max`.
     pub(super) fn new(budget: &Budget, bytes_max: u64) -> io::Result<Self> {
         let slabs = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SLAB_BYTES;
         let slabs_most = slabs(bytes_max);
@@ -231,18 +233,18 @@ impl SlabStreams {
         &self.arena
     }
 
-    /// Slabs of all streams.
+    /// Number of slabs in all streams.
     pub(super) fn count(&self) -> usize {
         self.slabs.load(Ordering::Relaxed)
     }
 
-    /// Whether there may be another slab, if the budget has room for it.
+    /// Returns true if there may be another slab, provided that the budget has room for it.
     pub(super) fn may_grow(&self) -> bool {
         self.count() < self.slabs_max.load(Ordering::Relaxed)
     }
 
-    /// From now on there are no more than fit into `bytes`, as soon as those beyond are evicted;
-    /// returns how many.
+    /// Limits the slabs to as many as fit into `bytes`, and returns that number. The caller evicts
+    /// the slabs above it.
     pub(super) fn keep_within(&self, bytes: u64) -> usize {
         let most = usize::try_from(bytes / SLAB_BYTES as u64).unwrap_or(usize::MAX);
         let most = most.min(self.slabs_most);
@@ -251,33 +253,33 @@ impl SlabStreams {
         most
     }
 
-    /// A slab for a writer, of the same arena.
+    /// A slab from the same arena, for a writer.
     pub(super) fn open_for_writer(&self, reservation: Reservation) -> Result<Open, Reservation> {
         self.arena.open_reserved(reservation)
     }
 
-    /// The stream of the record with these `fields`, which has just arrived.
+    /// The stream for the new record with these `fields`.
     pub(super) fn stream_of(&self, fields: &Fields) -> usize {
         if self.left.contains(fields.key.spread()) {
             return self.kept();
         }
         let [a, b, ..] = match fields.group {
             0 => fields.key.spread(),
-            // Callers may number groups.
+            // Callers may use consecutive numbers for groups.
             group => group.wrapping_mul(ODD).to_be_bytes(),
         };
-        // Where there may be fewer slabs, fewer streams are filled.
+        // If the maximum number of slabs is lowered, fewer streams are filled.
         let streams = streams_for(self.slabs_max.load(Ordering::Relaxed)).min(self.kept());
         usize::from(u16::from_be_bytes([a, b])) % streams
     }
 
-    /// The stream of what is kept.
+    /// The stream of kept records.
     pub(super) fn kept(&self) -> usize {
         self.streams.len() - 1
     }
 
-    /// Stream `n` with room for `needed` bytes in the slab that it fills, another one if need be;
-    /// `None` when there may be no other slab.
+    /// Stream `n` with room for `needed` bytes in the slab that it fills, in a new slab if
+    /// necessary; `None` if there may be no further slab.
     pub(super) fn with_room(&self, n: usize, needed: usize) -> Option<LockedStream<'_>> {
         let mut stream = self.lock(n);
         if stream.has_room(needed) {
@@ -299,7 +301,7 @@ impl SlabStreams {
         if !self.may_grow() {
             return None;
         }
-        // Memory that others have freed may still be the heap's.
+        // The allocator may still hold memory that other code has freed.
         let freed = self
             .heap_high
             .freed(self.others_bytes(), self.budget.limit());
@@ -317,19 +319,19 @@ impl SlabStreams {
         Some(begun)
     }
 
-    /// Bytes of the budget that others take, mostly of the heap.
+    /// Bytes of the budget that are reserved outside the hot objects, mostly heap memory.
     pub(super) fn others_bytes(&self) -> u64 {
         let slabs = self.count() as u64 * SLAB_BYTES as u64 + self.arena.resident_bytes();
         self.budget.used().saturating_sub(slabs)
     }
 
-    /// What the heap has of the system.
+    /// Estimate of the memory that the heap has from the kernel.
     pub(super) fn heap_high(&self) -> &HeapHigh {
         &self.heap_high
     }
 
     /// Opens the next slab for kept records ahead of time: while a slab is being evicted there is
-    /// no room to open one.
+    /// no room to open another.
     pub(super) fn prepare(&self) {
         let n = self.kept();
         let mut stream = self.lock(n);
@@ -339,7 +341,7 @@ impl SlabStreams {
         }
     }
 
-    /// Takes the oldest slab out, unless it was asked for and gets a second chance.
+    /// Removes the oldest slab, unless the slab was requested and gets a second chance.
     pub(super) fn evict_oldest(&self, chance: SecondChance) -> Evicted {
         let Some((n, oldest)) = self.oldest() else {
             return Evicted::default();
@@ -372,23 +374,24 @@ impl SlabStreams {
         }
     }
 
-    /// How often a slab was looked at to evict it, for tests: each look takes a number.
+    /// Number of slabs that were looked at for eviction, for tests: each look takes a number.
     #[cfg(test)]
     pub(super) fn rounds(&self) -> u64 {
         self.next_age.load(Ordering::Relaxed)
     }
 
-    /// A record has left memory before it was asked for again.
+    /// Notes a record that was evicted before it was requested again.
     pub(super) fn note_left(&self, key: KeyHash) {
         self.left.note(key.spread());
     }
 
-    /// A slab of new records was evicted. No lookup had asked for this many records of it that were
-    /// prefetched; the others were asked for once.
+    /// Notes that a slab of new records was evicted, with `prefetched` prefetched records that no
+    /// lookup had requested and with `others` records that were requested once.
     pub(super) fn note_evicted(&self, prefetched: usize, others: usize) {
         let widened = self.widened.load(Ordering::Relaxed);
         let widened = if prefetched > others / 2 {
-            // Clients that never ask for what was prefetched leave a quarter to what is kept.
+            // If clients never request the prefetched records, a quarter is still left to the kept
+            // records.
             (widened + WIDENING).min(WIDENING * self.count() / 2)
         } else {
             widened.saturating_sub(1)
@@ -396,7 +399,7 @@ impl SlabStreams {
         self.widened.store(widened, Ordering::Relaxed);
     }
 
-    /// The stream whose oldest slab is to be evicted, and the age of that slab.
+    /// The stream with the slab to evict next, and the age of that slab.
     fn oldest(&self) -> Option<(usize, u64)> {
         let age = |n: usize| (n, self.streams[n].oldest.load(Ordering::Relaxed));
         let (slabs, kept) = (self.count(), self.kept.load(Ordering::Relaxed));
@@ -413,7 +416,7 @@ impl SlabStreams {
         }
     }
 
-    /// Moves a slab, which was taken out of stream `n`, to what is kept.
+    /// Moves a slab that was removed from stream `n` to the kept stream.
     fn keep(&self, n: usize, records: PinnedRecords) {
         if n != self.kept() {
             self.kept.fetch_add(1, Ordering::Relaxed);
@@ -443,7 +446,7 @@ impl SlabStreams {
     }
 }
 
-/// Streams for so many slabs.
+/// Number of streams for `slabs` slabs.
 fn streams_for(slabs: usize) -> usize {
     (slabs / STREAM_SLABS).clamp(1, STREAMS_MAX)
 }

@@ -1,9 +1,9 @@
-//! A hot record, the memory it is accounted for by, and how it was used.
+//! A hot record, the reservation for its memory, and the flags that describe how it was used.
 //!
 //! Made by `hot`; listed by slab in `pinned`.
 //!
-//! Cost: a hit writes to a flag only where that changes it. A store takes the cache line from other
-//! processors, even of what is there already.
+//! Cost: a hit writes to a flag only if that changes the flag. Even a store of the same value takes
+//! the cache line from other processors.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,17 +20,17 @@ pub(super) struct Stored {
 /// How a record was used since it became hot.
 #[derive(Default)]
 pub(super) struct Uses {
-    /// Again, since its slab was last the oldest.
+    /// Requested again since the slab was last the oldest.
     asked_for: AtomicBool,
-    /// Since the log last came round to it.
+    /// Requested since the log's write position last passed the record.
     used: AtomicBool,
-    /// A group read has loaded it, and no lookup has asked for it yet.
+    /// A group read has loaded the record, and no lookup has requested it yet.
     prefetched: AtomicBool,
 }
 
 impl Uses {
-    /// A lookup asks for the record. The first lookup of a prefetched record only confirms the
-    /// prefetch; a second one is a reason to keep the record.
+    /// Notes that a lookup requests the record. The first lookup of a prefetched record only
+    /// confirms the prefetch; a second lookup is a reason to keep the record.
     pub(super) fn ask(&self) {
         set(&self.used, true);
         if self.is_prefetched() {
@@ -40,27 +40,27 @@ impl Uses {
         }
     }
 
-    /// The record was prefetched: no lookup has asked for it.
+    /// Notes that the record was prefetched: no lookup has requested it.
     pub(super) fn prefetch(&self) {
         set(&self.prefetched, true);
     }
 
-    /// Whether the record was prefetched and no lookup has asked for it.
+    /// Returns true if the record was prefetched and no lookup has requested it.
     pub(super) fn is_prefetched(&self) -> bool {
         self.prefetched.load(Ordering::Relaxed)
     }
 
-    /// Whether the record was asked for since the last call.
+    /// Returns true if the record was requested again since the last call.
     pub(super) fn take_asked_for(&self) -> bool {
         self.asked_for.swap(false, Ordering::Relaxed)
     }
 
-    /// Hands down to a copy of the record whether it was used.
+    /// Copies the `used` flag to a copy of the record.
     pub(super) fn hand_down_used(&self, copy: &Self) {
         set(&copy.used, self.used.load(Ordering::Relaxed));
     }
 
-    /// Whether the record was used since the last call.
+    /// Returns true if the record was used since the last call.
     pub(super) fn take_used(&self) -> bool {
         self.used.swap(false, Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
-//! How much memory the control groups of this process, and the machine, have left.
+//! Reads how much memory the control groups of this process, and the machine, have left.
 //!
-//! Called by `pressure`. Reads the kernel's figures in `/proc` and `/sys`. Where there are none
+//! Called by `pressure`. Reads the kernel's figures in `/proc` and `/sys`. Where these are missing
 //! (another system, no such mount), memory is never short.
 //!
 //! Cost: two small reads a group and one for the machine, a third for a group that is more than
@@ -10,30 +10,30 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What could still be taken, bytes; negative when too much is taken.
+/// Bytes that could still be taken; negative if too much is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Headroom {
-    /// Before memory has to be given back.
+    /// Bytes until hot objects must give memory back.
     pub(super) to_stay: i64,
-    /// Before nothing more may be taken.
+    /// Bytes until hot objects must stop growing.
     pub(super) to_grow: i64,
 }
 
-/// Share of a group's limit, or of what the machine has left, in 1/100: above it, hot objects give
-/// back.
+/// Share of a group's limit, or of the memory that the machine has left, in 1/100. Above this share
+/// hot objects give memory back.
 const STAY_SHARE: u64 = 80;
-/// Up to here they grow. The gap leaves time to look: what fills it is seen before the limit is
-/// met.
+/// Hot objects grow up to this share, in 1/100. The gap leaves time to look: memory that fills the
+/// gap is seen before the limit is reached.
 const GROW_SHARE: u64 = 70;
-/// No file of these is longer than this by much; what is beyond does not matter here.
+/// None of these files is much longer than this; text beyond this length is not needed here.
 const READ_MAX: usize = 4 << 10;
 
-/// One control group with its files open: they give new text at each reading.
+/// One control group with open files: each read returns current text.
 struct ControlGroup {
     limit: File,
     usage: File,
     stat: File,
-    /// Names in `stat` of what the kernel can take back by itself.
+    /// Names in `stat` of memory that the kernel can reclaim by itself.
     files: [&'static str; 2],
 }
 
@@ -44,7 +44,7 @@ pub(super) struct SystemMemory {
 }
 
 impl SystemMemory {
-    /// Those of this process.
+    /// The control groups of this process, and the machine.
     pub(super) fn of_this_process() -> Self {
         let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -58,8 +58,8 @@ impl SystemMemory {
         }
     }
 
-    /// The least that any of them leaves, when `taken` bytes are what could be given back; `None`
-    /// where nothing is known.
+    /// The smallest headroom of all groups and the machine, if `taken` bytes could be given back;
+    /// `None` if nothing is known.
     pub(super) fn room(&self, taken: u64) -> Option<Headroom> {
         let groups = self.groups.iter().filter_map(|group| group.room(taken));
         let machine = self.machine.as_ref().and_then(|file| {
@@ -76,7 +76,7 @@ impl SystemMemory {
 }
 
 impl Headroom {
-    /// That of a whole of `limit` bytes of which `used` are taken.
+    /// Headroom below a `limit` in bytes when `used` bytes are taken.
     fn of(limit: u64, used: u64) -> Self {
         let left = |share: u64| {
             let mark = u128::from(limit) * u128::from(share) / 100;
@@ -91,7 +91,7 @@ impl Headroom {
 }
 
 impl ControlGroup {
-    /// The group of `directory`, by the names of version 2 or of version 1.
+    /// The group in `directory`, by the file names of version 2 or version 1.
     fn at(directory: &Path) -> Option<Self> {
         let open = |name: &str| File::open(directory.join(name)).ok();
         let group = |limit, usage, files| {
@@ -118,7 +118,7 @@ impl ControlGroup {
 
     fn room(&self, taken: u64) -> Option<Headroom> {
         let number = |file| read(file)?.trim().parse::<u64>().ok();
-        // Without a limit there is `max` here, or a number beyond all memory there is.
+        // Without a limit the file contains `max`, or a number beyond all memory of the machine.
         let limit = number(&self.limit).filter(|limit| *limit < 1 << 62)?;
         let mut used = number(&self.usage)?;
         if used > limit / 2 {
@@ -128,7 +128,7 @@ impl ControlGroup {
             used = used.saturating_sub(files.sum());
         }
         let room = Headroom::of(limit, used);
-        // However little others take: no more than the share to grow to.
+        // Even if other processes take little, hot objects take no more than the share to grow to.
         let own = Headroom::of(limit, taken).to_grow;
         Some(Headroom {
             to_stay: room.to_stay.min(own),
@@ -137,7 +137,7 @@ impl ControlGroup {
     }
 }
 
-/// The text of a file of the kernel's, from its start; `None` if it cannot be read.
+/// The text of a kernel file, from its start; `None` if it cannot be read.
 pub(super) fn read(file: &File) -> Option<String> {
     let mut bytes = [0; READ_MAX];
     let mut filled = 0;
@@ -150,7 +150,7 @@ pub(super) fn read(file: &File) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes[..filled]).into_owned())
 }
 
-/// The number behind `name` at the start of a line of `text`.
+/// The number behind `name`, where a line of `text` starts with `name`.
 pub(super) fn value(text: &str, name: &str) -> Option<u64> {
     let words = |line: &str| {
         let mut words = line.split_ascii_whitespace();
@@ -159,7 +159,7 @@ pub(super) fn value(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(words)
 }
 
-/// The directories of the memory groups that a process is in, the innermost first, by its
+/// The directories of the memory groups that a process is in, the innermost first, from
 /// `/proc/PID/cgroup` and `/proc/PID/mountinfo`.
 fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -178,7 +178,7 @@ fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
         let Some((root, point)) = mounted else {
             continue;
         };
-        // Seen from within a container, the mount may begin below the top.
+        // Inside a container, the mount's root may be below the top of the hierarchy.
         let Ok(below) = Path::new(path).strip_prefix(root) else {
             continue;
         };
@@ -188,7 +188,7 @@ fn directories(groups: &str, mounts: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Root and mount point of a line of `mountinfo`, if groups that count memory are mounted there.
+/// Root and mount point from a `mountinfo` line, if groups that count memory are mounted there.
 fn mounted(line: &str, second: bool) -> Option<(&Path, PathBuf)> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');

@@ -1,12 +1,12 @@
-//! Memory of the process that no reservation counts: what the program itself holds, and free pieces
-//! of the heap between others that are in use.
+//! Process memory that no reservation counts: memory of the program itself, and free pieces of the
+//! heap between pieces that are in use.
 //!
 //! Called by `pressure` in a process that is a cache and nothing else ([`Config::whole_process`]).
-//! What it finds it sets aside, so that hot objects leave room for it.
+//! It reserves the memory that it finds, so that hot objects leave room for it.
 //!
-//! Invariants: only what was there at several looks counts, because the heap gives back what is
-//! freed within a second ([`HeapHigh`] covers that time). At most a quarter of the budget is set
-//! aside: what leaks must not take all of it.
+//! Invariants: only memory that was found at several looks counts, because the heap gives freed
+//! memory back within a second ([`HeapHigh`] covers that time). At most a quarter of the budget is
+//! reserved: a memory leak must not take the whole budget.
 //! Cost: one read of a file in `/proc` twice a second, some 10 µs.
 //!
 //! [`Config::whole_process`]: crate::Config::whole_process
@@ -19,7 +19,7 @@ use super::budget::{Budget, Reservation};
 use super::system_memory::{read, value};
 
 const LOOK_TIME: Duration = Duration::from_millis(500);
-/// Looks that must agree.
+/// Number of looks that must agree.
 const LOOKS: usize = 4;
 const PART_MAX: u64 = 4;
 
@@ -27,13 +27,13 @@ const PART_MAX: u64 = 4;
 pub(super) struct Uncounted {
     status: Option<File>,
     looked: Option<Duration>,
-    /// What was found lately, the latest last.
+    /// Uncounted bytes of the latest looks, the newest last.
     found: [u64; LOOKS],
     set_aside: Option<Reservation>,
 }
 
 impl Uncounted {
-    /// In this process.
+    /// Watches this process.
     pub(super) fn of_this_process() -> Self {
         Self {
             status: File::open("/proc/self/status").ok(),
@@ -43,7 +43,7 @@ impl Uncounted {
         }
     }
 
-    /// Looks `now` if it is time; `counted` is what `budget` counts of the heap.
+    /// Looks `now` if it is time; `counted` are the bytes that `budget` counts in the heap.
     pub(super) fn look(&mut self, budget: &Budget, counted: u64, now: Duration) {
         let is_recent = |looked| now.saturating_sub(looked) < LOOK_TIME;
         if self.looked.is_some_and(is_recent) {
@@ -73,7 +73,7 @@ impl Uncounted {
             match (&mut self.set_aside, more) {
                 (Some(set_aside), Some(more)) => set_aside.join(more),
                 (set_aside, Some(more)) => *set_aside = Some(more),
-                // Everything is in use; the next look tries again.
+                // All memory is in use; the next look tries again.
                 (_, None) => {}
             }
         } else if let Some(set_aside) = &mut self.set_aside {
@@ -97,7 +97,7 @@ mod tests {
         let budget = Budget::new(64 * MIB);
         let held = budget.reserve(20 * MIB).unwrap();
         let mut uncounted = Uncounted::of_this_process();
-        // Freed memory that the heap has for a moment.
+        // Freed memory that the heap keeps for a moment.
         let heap = |uncounted: &mut Uncounted, mib: u64| {
             uncounted.note(&budget, mib * MIB, budget.used());
             uncounted.bytes() / MIB

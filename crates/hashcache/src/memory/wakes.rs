@@ -1,28 +1,29 @@
-//! Delays what must not run under a lock: wakers, which are foreign code, and the system calls that
-//! give slabs back.
+//! Delays work that must not run under a lock: wakers, which are foreign code, and the system calls
+//! that give slabs back.
 //!
 //! A release of memory wakes the callers that wait for it. Memory is also released where a record
-//! is dropped under a lock of the engine. A waker that called the cache there would wait for the
-//! lock that its own thread holds, for ever. A hole punched there would make all other threads wait
+//! is dropped under a lock of the engine. A waker that called the cache there would wait forever
+//! for the lock that its own thread holds. A hole punched there would make all other threads wait
 //! for the kernel.
 //!
 //! Called by `sharded_lock` and [`marked`] when a lock is taken and released; by `budget`,
 //! `completion` and `cache` to wake, and by `slab` to give slabs back.
 //!
-//! Invariant: delayed work is done when the thread releases its last lock. While a thread holds
-//! one, the budget asks nothing to make room for it ([`holds_lock`]): what is dropped then would
-//! not be released before the lock is.
-//! Cost: a counter of the thread's own for each lock that is taken.
+//! Invariant: delayed work is done when the thread releases its last lock. While a thread holds a
+//! lock, the budget evicts nothing to make room for that thread ([`holds_lock`]): memory that is
+//! dropped then would not be released before the lock is.
+//! Cost: a thread-local counter for each lock that is taken.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::task::Waker;
 
-/// Present for as long as a lock is held. Behind the lock in a guard: it is dropped after it.
+/// Exists as long as a lock is held. In a guard it is declared after the lock, so that it is
+/// dropped after the lock.
 pub(super) struct Locked(());
 
-/// How many locks this thread holds, and whether anything is left for later. It has no destructor,
-/// so that reading it costs no more than that.
+/// Number of locks that this thread holds, and a flag for delayed work. The type has no destructor,
+/// so that reading it costs no more than a thread-local read.
 struct HeldLocks {
     locks: Cell<usize>,
     is_any_left: Cell<bool>,
@@ -50,7 +51,7 @@ std::thread_local! {
     };
 }
 
-// Threads of a model share one of the system's.
+// Threads in a loom model share a system thread.
 #[cfg(all(test, loom))]
 loom::thread_local! {
     static HELD: HeldLocks = HeldLocks {
@@ -60,7 +61,7 @@ loom::thread_local! {
     static LEFT: RefCell<DelayedWork> = RefCell::default();
 }
 
-/// Whether this thread holds a lock under which nothing may be woken or given back.
+/// Returns true if this thread holds a lock under which nothing may be woken or given back.
 pub(super) fn holds_lock() -> bool {
     HELD.try_with(|held| held.locks.get() > 0).unwrap_or(false)
 }
@@ -80,26 +81,26 @@ impl Drop for Locked {
         });
         if is_due.unwrap_or(false) {
             let left = LEFT.try_with(RefCell::take).unwrap_or_default();
-            // First, so that a woken caller finds the memory.
+            // Give memory back first, so that a woken caller finds it.
             left.work.into_iter().for_each(|work| work());
             left.wakers.into_iter().for_each(Waker::wake);
         }
     }
 }
 
-/// Whether what is to be done is left for later. A thread that is about to end has no list of that
-/// any more.
+/// Returns true if work must be delayed. A thread that is about to terminate has no list of delayed
+/// work any more, and does the work at once.
 fn is_for_later() -> bool {
     holds_lock() && LEFT.try_with(|_| ()).is_ok()
 }
 
-/// Leaves for later what `list` adds.
+/// Adds delayed work with `list`.
 fn leave(list: impl FnOnce(&mut DelayedWork)) {
     let _ = LEFT.try_with(|left| list(&mut left.borrow_mut()));
     let _ = HELD.try_with(|held| held.is_any_left.set(true));
 }
 
-/// Wakes all of `wakers`, now or as soon as this thread holds no lock.
+/// Wakes all `wakers`, now or as soon as this thread holds no lock.
 pub(crate) fn wake(wakers: impl IntoIterator<Item = Waker>) {
     let wakers = wakers.into_iter();
     if is_for_later() {
@@ -118,14 +119,14 @@ pub(super) fn without_lock(work: impl FnOnce() + 'static) {
     }
 }
 
-/// A guard of an ordinary lock under which memory may be let go of.
+/// A guard of an ordinary lock under which memory may be dropped.
 pub(crate) struct Marked<G> {
     guard: G,
-    // Behind it, as above.
+    // Declared after the guard, as above.
     _locked: Locked,
 }
 
-/// Marks the lock of `guard` as one under which nothing is woken or given back.
+/// Marks the lock of `guard` as a lock under which nothing is woken or given back.
 pub(crate) fn marked<G>(guard: G) -> Marked<G> {
     Marked {
         guard,
@@ -159,7 +160,7 @@ mod tests {
     use super::super::slab::Arena;
     use super::*;
 
-    /// Counts how often it is woken while the value is free.
+    /// Counts the wakes while the value is not locked.
     struct Tries {
         locks: Arc<ShardedLock<u8, 2>>,
         free: AtomicUsize,
@@ -233,7 +234,7 @@ mod tests {
         drop(marked);
         assert_eq!(budget.used(), 0);
         assert!(is_given_back());
-        // Where no lock is held, at once.
+        // At once if no lock is held.
         drop(slice());
         assert!(is_given_back());
     }

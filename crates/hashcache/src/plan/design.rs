@@ -1,10 +1,11 @@
-//! What a policy's index takes: bits per slot, memory, and how many objects a lookup finds with it.
+//! Computes a policy's index: bits per slot, memory, and the share that a lookup finds.
 //!
-//! [`Design::layout`] calls the code that lays out a store (`geometry`), so its result is what a
-//! store of that size has. The other methods count as the paper does: the Disk Table has the whole
-//! disk. Tests compare those with the paper's numbers.
+//! [`Design::layout`] calls the code that lays out a store (`geometry`), so the result is true for
+//! a real store of that size. The other methods count as the paper does: the Disk Table has the
+//! whole disk. Tests compare them with the paper's numbers.
 //!
-//! Cost: arithmetic. Place in the paper: sections 3.2 to 3.7; `docs/PAPER.md` derives what differs.
+//! Cost: arithmetic. Place in the paper: sections 3.2 to 3.7; `docs/PAPER.md` derives the
+//! differences.
 
 use std::fmt;
 
@@ -17,22 +18,22 @@ use crate::stats::bits_each;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Candidate {
-    /// One block a name, no index (section 3.1).
+    /// One block per name, no index (section 3.1).
     Basic,
     /// Sets of blocks, no index (section 3.2).
     Set,
-    /// Tag and rank of every block in memory (section 3.3).
+    /// Every block's tag and rank in memory (section 3.3).
     SetMem,
-    /// The same for some of the sets (section 3.3).
+    /// As `SetMem`, for some sets only (section 3.3).
     SetMemLru,
-    /// All in a log, some of the positions in memory (section 3.5).
+    /// All objects in a log, some positions in memory (section 3.5).
     LogLru,
-    /// All in a log, every position in memory (section 3.5).
+    /// All objects in a log, every position in memory (section 3.5).
     Log,
 }
 
 impl Candidate {
-    /// Its one spelling.
+    /// Policy name, as in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Basic => "basic",
@@ -44,61 +45,60 @@ impl Candidate {
         }
     }
 
-    /// Whether objects lie in the log, not in a Disk Table.
+    /// Returns true if objects are in the log, not in a Disk Table.
     pub fn is_log(self) -> bool {
         matches!(self, Self::Log | Self::LogLru)
     }
 }
 
-/// A policy with all that decides about its memory.
+/// A policy with all parameters that change its memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Design {
     /// The policy.
     pub candidate: Candidate,
     /// Slots in a set or row; a power of two.
     pub ways: u32,
-    /// Bits of hash an entry keeps.
+    /// Hash bits in an entry.
     pub tag_bits: u32,
     /// Rows a name may be in.
     pub rows: Rows,
-    /// Related objects are written side by side and come in one read (section 3.6).
+    /// Related objects are written next to each other and read together (section 3.6).
     pub grouped: bool,
-    /// Share that memory holds: of the sets (`set-mem-lru`), of the positions (`log-lru`). 1 for
-    /// all others.
+    /// Share in memory: sets for `set-mem-lru`, positions for `log-lru`. 1 for all other policies.
     pub held: f64,
 }
 
 const TAG_BITS: u32 = 8;
-/// Of `log-lru`; `log` has its own.
+/// For `log-lru`; `log` has other constants.
 const POSITION_BITS: u32 = 32;
 const GENERATION_BITS: u32 = 4;
-/// The number of a window of 4 KiB on 1 TB.
+/// Bits in a window number on 1 TB with 4 KiB windows.
 const LOG_WINDOW_BITS: u32 = 28;
 const LOG_GENERATION_BITS: u32 = 2;
-/// Of `log-lru` grouped: the length of a run.
+/// For `log-lru` grouped: the run length.
 const RUN_BITS: u32 = 8;
-/// Of `log` grouped: a rounded length of a run, and a longer tag.
+/// For `log` grouped: a rounded run length, and a longer tag.
 const LOG_RUN_BITS: u32 = 6;
 const GROUPED_TAG_BITS: u32 = 2;
-/// A held set's number, its two links in the order of use, its place in the table that finds it: a
-/// few less up to 1 TB, a few more beyond 2 TB (`policy/held_sets` packs them).
+/// For each held set: the set number, two links in the order of use, and a place in the hash table.
+/// Slightly fewer up to 1 TB, slightly more beyond 2 TB (`policy/held_sets` packs them).
 const HELD_SET_BITS: f64 = 76.0;
-/// Two rows have 1.03 slots for each object of a full log.
+/// Two rows have 1.03 slots for each object in a full log.
 const TWO_ROWS_SLOTS: f64 = 1.03;
-/// At that, so much of a full log is found (`tests/it/index.rs`).
+/// Share of a full log that is found with these slots (`tests/it/index.rs`).
 const TWO_ROWS_REACH: f64 = 0.957;
 
-/// Slots and index of a store on a disk, as the engine would make it.
+/// Slots and index for a store on a disk, as the engine would lay it out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Layout {
-    /// Entries of the index; without an index, slots of the Disk Table.
+    /// Entries in the index; without an index, slots in the Disk Table.
     pub slots: u64,
     /// Memory of the index, bytes.
     pub index_bytes: u64,
-    /// Objects of the planned size that would fill the disk: the same for every policy.
+    /// Objects of the planned size that would fill the disk; equal for every policy.
     pub objects: u64,
-    /// Share of the newest `objects` objects that a lookup finds. A Disk Table has a slot for each
-    /// of them, whatever its size, so it has slots for fewer.
+    /// Share of the newest `objects` objects that a lookup finds. In a Disk Table each object takes
+    /// a slot, whatever the size, so there are slots for fewer objects.
     pub reach: f64,
 }
 
@@ -120,8 +120,8 @@ impl Layout {
 }
 
 impl Design {
-    /// The published form: 8 ways, 8-bit tags, one row; half the positions, 40 % of the sets. Its
-    /// entries of `log` are the engine's, on 1 TB 9 bits shorter than the paper's.
+    /// The published form: 8 ways, 8-bit tags, one row; half the positions, 40 % of the sets. `log`
+    /// entries have the engine's form, on 1 TB 9 bits shorter than in the paper.
     pub fn published(candidate: Candidate) -> Self {
         Self {
             candidate,
@@ -150,7 +150,7 @@ impl Design {
         }
     }
 
-    /// The same with groups.
+    /// This design with groups.
     pub fn grouped(self) -> Self {
         let has_longer_tag = self.candidate == Candidate::Log && !self.grouped;
         Self {
@@ -160,7 +160,7 @@ impl Design {
         }
     }
 
-    /// The same with another share held, between 0 and 1.
+    /// This design with another share held, between 0 and 1.
     pub fn holding(self, share: f64) -> Self {
         Self {
             held: share.clamp(0.0, 1.0),
@@ -168,12 +168,13 @@ impl Design {
         }
     }
 
-    /// Bits of memory for each slot, on average, as the paper counts: on 1 TB, and without what
-    /// waits for the disk with `log-lru`. With `log` it is one bit less on each half of that.
+    /// Mean bits of memory per slot, as the paper counts: on 1 TB, and for `log-lru` without the
+    /// positions that wait for the disk. For `log`, one bit less each time the disk is half as
+    /// large.
     pub fn bits_per_slot(&self) -> f64 {
         let rank_bits = self.ways.next_power_of_two().trailing_zeros();
         let (tag_rank, held) = (f64::from(self.tag_bits + rank_bits), self.held);
-        // Only an entry with a position needs to know where its run ends.
+        // Only an entry with a position stores a run length.
         let run_bits = match self.candidate {
             Candidate::Log => LOG_RUN_BITS,
             _ => RUN_BITS,
@@ -186,14 +187,14 @@ impl Design {
             Candidate::LogLru => {
                 tag_rank + f64::from(GENERATION_BITS) + held * place_bits(POSITION_BITS)
             }
-            // Ranks are kept only with readmission, which is not planned for.
+            // Ranks exist only with readmission, which is not planned for.
             Candidate::Log => {
                 f64::from(self.tag_bits + LOG_GENERATION_BITS) + place_bits(LOG_WINDOW_BITS)
             }
         }
     }
 
-    /// Slots for each object that the disk has room for, as the paper counts.
+    /// Slots per object that fits on the disk, as the paper counts.
     pub fn slots_per_object(&self) -> f64 {
         match self.rows {
             Rows::One => 1.0,
@@ -201,14 +202,14 @@ impl Design {
         }
     }
 
-    /// Bits of memory for each object that the disk has room for, as the paper counts.
+    /// Bits of memory per object that fits on the disk, as the paper counts.
     pub fn bits_per_object(&self) -> f64 {
         self.bits_per_slot() * self.slots_per_object()
     }
 
-    /// Share of the newest objects, as many as fill the disk, that a lookup finds with
-    /// `slots_per_object` slots for each. The others lost their slot to a neighbour, because names
-    /// do not spread evenly over rows. For two rows always the value at 1.03 slots.
+    /// Share of the newest objects that a lookup finds, if objects fill the disk and each has
+    /// `slots_per_object` slots. The other objects lost their slot to a neighbour, because names
+    /// are not evenly distributed over rows. For two rows always the value at 1.03 slots.
     pub fn reach(&self, slots_per_object: f64) -> f64 {
         match self.rows {
             Rows::One => one_row_reach(self.ways, slots_per_object),
@@ -216,8 +217,8 @@ impl Design {
         }
     }
 
-    /// Chance that a name that is not stored meets an entry with its tag, which costs a read in
-    /// vain. A tag is never 0: that marks an empty entry.
+    /// Probability that a name that is not stored matches an entry's tag, which costs a read in
+    /// vain. A tag is never 0, because 0 marks an empty entry.
     pub fn false_reads(&self) -> f64 {
         let entries = match self.rows {
             Rows::One => self.ways,
@@ -227,8 +228,8 @@ impl Design {
         1.0 - (1.0 - 1.0 / tags).powf(f64::from(entries))
     }
 
-    /// The settings for a store of this design with objects of `object_bytes` and slots of
-    /// `block_bytes`; `None` if no settings make one.
+    /// The settings for a store with this design, with objects of `object_bytes` and slots of
+    /// `block_bytes`; `None` if no settings produce this design.
     pub(super) fn config(&self, object_bytes: u32, block_bytes: u32) -> Option<Config> {
         let ungrouped = match self.rows {
             Rows::One => Self::published(self.candidate),
@@ -252,8 +253,8 @@ impl Design {
         })
     }
 
-    /// The layout of a store of `disk_bytes` with objects of `object_bytes` and slots of
-    /// `block_bytes`; `None` if this build cannot make such a store.
+    /// The layout for a disk of `disk_bytes`, with objects of `object_bytes` and slots of
+    /// `block_bytes`; `None` if this build cannot create such a store.
     pub fn layout(&self, disk_bytes: u64, object_bytes: u32, block_bytes: u32) -> Option<Layout> {
         let config = self.config(object_bytes, block_bytes)?;
         let geometry = Geometry::plan(&config, disk_bytes).ok()?;
@@ -269,8 +270,8 @@ impl Design {
         })
     }
 
-    /// Size of the largest store, bytes, whose index fits into `memory_bytes`; exact to a
-    /// millionth. `None`: any size fits, or none does.
+    /// The largest store with an index that fits into `memory_bytes`, bytes; exact to a millionth.
+    /// `None`: any size fits, or no size does.
     pub fn largest_built_disk(
         &self,
         memory_bytes: u64,
@@ -311,8 +312,8 @@ impl fmt::Display for Design {
     }
 }
 
-/// The share of objects that find a slot when names fall on rows of `ways` slots at random: with x
-/// objects a row on average, rows hold min(`ways`, Poisson(x)) of them.
+/// Share of objects that find a slot if names are distributed at random over rows of `ways` slots:
+/// with x objects a row on average, a row holds min(`ways`, Poisson(x)).
 fn one_row_reach(ways: u32, slots_per_object: f64) -> f64 {
     let mean = f64::from(ways) / slots_per_object;
     let (mut chance, mut below, mut held) = ((-mean).exp(), 0.0, 0.0);

@@ -1,9 +1,9 @@
-//! How large blocks and sets should be: the paper's Tables 5 and 6, as functions of measurements.
+//! Best sizes for blocks and sets: the paper's Tables 5 and 6, computed from measurements.
 //!
-//! Invariant: the answers are powers of two that a store can be made with.
+//! Invariant: the results are powers of two that a store can be created with.
 //! Place in the paper: section 4, "parameter selection".
 
-/// Share of objects no larger than a size.
+/// Share of objects up to a size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SizeShare {
     /// The size, bytes.
@@ -12,26 +12,26 @@ pub struct SizeShare {
     pub share: f64,
 }
 
-/// How fast reads of a size are.
+/// Read speed for a size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReadCost {
     /// The size, bytes.
     pub bytes: u32,
-    /// Random reads of it in a second.
+    /// Random reads of this size per second.
     pub reads_per_s: f64,
 }
 
-/// How much more than the smallest read a set's may cost.
+/// Largest cost for a set read, relative to the smallest read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tolerance {
-    /// 1.10: on a disk that spins a seek dwarfs a short transfer.
+    /// 1.10: on a spinning disk a short transfer is small compared with a seek.
     Spinning,
-    /// 1.25: on flash there is no seek to hide the transfer behind.
+    /// 1.25: flash has no seek that hides the transfer.
     Flash,
 }
 
 impl Tolerance {
-    /// The one for a device of so many random reads a second.
+    /// The tolerance for a device with this random read rate.
     pub fn of(reads_per_s: f64) -> Self {
         if reads_per_s < SPINNING_READS_MAX {
             Self::Spinning
@@ -48,20 +48,20 @@ impl Tolerance {
     }
 }
 
-/// No disk that spins makes more random reads a second, no flash fewer.
+/// No spinning disk makes more random reads per second, no flash device fewer.
 const SPINNING_READS_MAX: f64 = 500.0;
-/// Blocks that a store can have; a set of at least [`WAYS_MIN`] of them.
+/// Smallest and largest block in a store; a set has at least [`WAYS_MIN`] blocks.
 const BLOCK_BYTES_MIN: u32 = 8 << 10;
 const BLOCK_BYTES_MAX: u32 = 1 << 20;
-/// With fewer blocks in a set, names that meet in one put each other out too often.
+/// With fewer blocks in a set, names in the same set evict each other too often.
 const WAYS_MIN: u32 = 8;
-/// A block holds this share of all objects whole.
+/// Share of objects that fit whole into a block.
 const WHOLE_SHARE: f64 = 0.75;
-/// The paper's choice, for want of a measurement.
+/// The paper's choice, used without a measurement.
 const SET_BYTES: u32 = 64 << 10;
 
-/// The size of a set: the largest power of two that is read nearly as fast as the smallest size
-/// measured. 64 KiB, the paper's choice, when nothing was measured.
+/// The set size: the largest power of two that is read nearly as fast as the smallest measured
+/// size. 64 KiB, the paper's choice, without measurements.
 pub fn set_bytes(costs: &[ReadCost], tolerance: Tolerance) -> u32 {
     let Some(smallest) = costs.iter().min_by_key(|cost| cost.bytes) else {
         return SET_BYTES;
@@ -69,7 +69,7 @@ pub fn set_bytes(costs: &[ReadCost], tolerance: Tolerance) -> u32 {
     let slowest = smallest.reads_per_s / tolerance.factor();
     let mut sorted = costs.to_vec();
     sorted.sort_unstable_by_key(|cost| cost.bytes);
-    // Up to the first that is too slow: one that is fast again behind it is noise.
+    // Stop at the first size that is too slow: a larger size that is fast again is noise.
     let cheap = sorted.iter().take_while(|cost| cost.reads_per_s >= slowest);
     let largest = cheap
         .map(|cost| cost.bytes)
@@ -80,11 +80,11 @@ pub fn set_bytes(costs: &[ReadCost], tolerance: Tolerance) -> u32 {
         .max(WAYS_MIN * BLOCK_BYTES_MIN)
 }
 
-/// The size of a block for sets of `set_bytes`: the power of two nearest to the size that three
-/// quarters of all objects do not exceed, but small enough for eight in a set.
+/// The block size for sets with `set_bytes`: the power of two nearest to the size that three
+/// quarters of all objects do not exceed, but small enough for eight blocks in a set.
 ///
-/// `shares` is a cumulative distribution in order of size; between its points sizes are taken to
-/// grow evenly with the logarithm. 8 KiB when it says nothing.
+/// `shares` is a cumulative distribution ordered by size; between its points sizes are assumed to
+/// grow evenly with the logarithm. 8 KiB if it is empty.
 pub fn block_bytes(shares: &[SizeShare], set_bytes: u32) -> u32 {
     let most = (set_bytes / WAYS_MIN).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
     let Some(bits) = percentile_log2(shares) else {
@@ -98,7 +98,7 @@ pub fn block_bytes(shares: &[SizeShare], set_bytes: u32) -> u32 {
     block.min(most)
 }
 
-/// Logarithm of the size that [`WHOLE_SHARE`] of the objects do not exceed.
+/// Logarithm of the size that a share [`WHOLE_SHARE`] of all objects does not exceed.
 fn percentile_log2(shares: &[SizeShare]) -> Option<f64> {
     let log2 = |at: &SizeShare| f64::from(at.bytes.max(1)).log2();
     let above = shares.iter().position(|at| at.share >= WHOLE_SHARE);

@@ -1,11 +1,12 @@
-//! What a disk and a memory budget allow: every policy's memory and speed, before anything is made.
+//! Compares all policies for a disk and a memory budget: memory and speed for each, before any
+//! store is created.
 //!
-//! [`design`] says what an index takes, [`seeks`] what a request costs and how many a disk answers,
-//! [`geometry`] how large blocks and sets should be; here they become a table with a pick. Called
-//! by `hashcache plan` and by whoever embeds the engine; calls nothing that touches a device. The
-//! derivations, and the paper's numbers they are held against, are in `docs/PAPER.md`.
+//! [`design`] computes index sizes, [`seeks`] request costs and a disk's request rate, [`geometry`]
+//! the best sizes for blocks and sets. This module combines them into a table and picks a row.
+//! Called by `hashcache plan` and by embedders; calls nothing that touches a device.
+//! `docs/PAPER.md` has the derivations, and the paper's numbers for comparison.
 //!
-//! Invariant: pure functions, so the same questions always get the same table.
+//! Invariant: pure functions, so equal inputs always give the same table.
 //! Place in the paper: sections 3.8 and 4, Figure 8.
 
 pub mod design;
@@ -16,45 +17,46 @@ pub use design::{Candidate, Design, Layout, Rows};
 pub use geometry::{ReadCost, SizeShare, Tolerance, block_bytes, set_bytes};
 pub use seeks::{Accounting, DiskRates, Prediction, Seeks, Workload, predict};
 
-/// Content, pending writes and buffers need this much memory whatever the index takes
+/// Content, pending writes and buffers need this much memory, however large the index is
 /// (`docs/operate/disk-and-memory.md`).
 pub const MEMORY_LEFT_MIN: u64 = 16 << 20;
-/// Of the memory, one part in so many stays free of the index: hot objects save whole seeks, and a
-/// batch is a sixteenth of the memory.
+/// 1/8 of the memory stays outside the index, because hot objects save whole seeks, and a batch
+/// takes a sixteenth.
 pub const MEMORY_LEFT_PART: u64 = 8;
 
-/// What is there, and what it is for.
+/// Hardware and workload to plan for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wanted {
     /// Size of the disk, bytes.
     pub disk_bytes: u64,
     /// Memory for everything, bytes.
     pub memory_bytes: u64,
-    /// How fast the disk is.
+    /// Disk speed.
     pub disk: DiskRates,
-    /// What is asked of it.
+    /// Expected requests.
     pub workload: Workload,
     /// Size of a slot of the Disk Table, bytes.
     pub block_bytes: u32,
 }
 
-/// What one design would take and give.
+/// A design's memory and speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
     /// The design.
     pub design: Design,
-    /// Slots and index of a store on this disk; `None`: the disk is too small or too large.
+    /// Slots and index for a store on this disk; `None`: the disk is too small or too large.
     pub layout: Option<Layout>,
-    /// Whether a store can be made whose index leaves enough memory ([`memory_for_index`]).
+    /// True if such a store can be created and the index leaves enough memory
+    /// ([`memory_for_index`]).
     pub fits: bool,
-    /// Size of the largest store, bytes, whose index fits into all of the memory: Figure 8 of the
-    /// paper with the engine's layout. `None`: any size fits, or none does.
+    /// Largest store with an index that fits into all the memory, bytes: Figure 8 in the paper with
+    /// the engine's layout. `None`: any size fits, or no size does.
     pub largest_disk_bytes: Option<u64>,
-    /// Its speed.
+    /// Predicted speed.
     pub prediction: Prediction,
 }
 
-/// Every design the engine knows, from least memory to most.
+/// All designs in the engine, from least memory to most.
 pub fn designs() -> Vec<Design> {
     let plain = |candidate| Design::of(candidate);
     vec![
@@ -70,7 +72,7 @@ pub fn designs() -> Vec<Design> {
     ]
 }
 
-/// A row for every one of [`designs`].
+/// A row for each design in [`designs`].
 pub fn plan(wanted: &Wanted) -> Vec<Row> {
     designs()
         .into_iter()
@@ -79,17 +81,17 @@ pub fn plan(wanted: &Wanted) -> Vec<Row> {
 }
 
 impl Row {
-    /// Memory of the index, bytes; 0 if no store can be made.
+    /// Index memory, bytes; 0 if no store can be created.
     pub fn index_bytes(&self) -> u64 {
         self.layout.map_or(0, |layout| layout.index_bytes)
     }
 
-    /// See [`Layout::reach`]; 0 if no store can be made.
+    /// See [`Layout::reach`]; 0 if no store can be created.
     pub fn reach(&self) -> f64 {
         self.layout.map_or(0.0, |layout| layout.reach)
     }
 
-    /// Whether `other` finds more objects with no more memory, and is not much slower.
+    /// Returns true if `other` finds more objects with no more memory, and is not much slower.
     fn gives_way_to(&self, other: &Self) -> bool {
         let speed = |row: &Self| row.prediction.requests_per_s;
         other.index_bytes() <= self.index_bytes()
@@ -116,15 +118,15 @@ fn row(design: Design, wanted: &Wanted) -> Row {
     }
 }
 
-/// The most an index may take of `memory_bytes`.
+/// Largest index with `memory_bytes` of memory.
 pub fn memory_for_index(memory_bytes: u64) -> u64 {
     memory_bytes.saturating_sub(MEMORY_LEFT_MIN.max(memory_bytes / MEMORY_LEFT_PART))
 }
 
-/// The row to recommend: the fastest one that fits; of equally fast rows the one with the smaller
-/// index; `None` when none fits. A row is left out if another one finds more objects with no more
-/// memory and is not much slower: predictions assume equal hit ratios, so `basic` would win over
-/// `set` although its collisions cost it hits.
+/// Picks the row to recommend: the fastest row that fits, and the smaller index if two are equally
+/// fast; `None` if no row fits. A row is left out if another row finds more objects with no more
+/// memory and is not much slower. Without this rule `basic` would win over `set`: predictions
+/// assume equal hit ratios, but `basic` loses hits to collisions.
 pub fn pick<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<&'a Row> {
     let fitting: Vec<&Row> = rows.into_iter().filter(|row| row.fits).collect();
     let stays = |row: &&&Row| !fitting.iter().any(|other| row.gives_way_to(other));
@@ -138,7 +140,7 @@ pub fn pick<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<&'a Row> {
 }
 
 /// "Not much slower" means at least this share of the speed. A lost hit costs a fetch from the
-/// origin, which is far more than a seek.
+/// origin, which takes much longer than a seek.
 const SPEED_FOR_REACH: f64 = 0.8;
 
 #[cfg(test)]

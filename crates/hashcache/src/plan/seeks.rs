@@ -1,33 +1,34 @@
-//! What a request costs in seeks, and so how many requests a disk answers.
+//! Predicts the seeks for a request, and from them a disk's requests per second.
 //!
-//! A disk that makes t seeks a second answers t / s requests if each takes s of them on average:
+//! A disk that makes t seeks a second serves t / s requests if each takes s seeks on average:
 //!
 //! ```text
 //! s = hits × seeks(hit) + (1 − hits) × seeks(miss) + puts × seeks(put) + writes of batches
 //! ```
 //!
-//! Two accountings fill this in: the paper's, whose results are lower bounds, and the engine's,
-//! which counts what the code does. `docs/PAPER.md` derives both and holds them against the paper's
-//! measurements. Hot objects in memory are left out of both, as in the paper.
+//! Two accountings fill this in: the paper's accounting, with lower bounds as results, and the
+//! engine's accounting, which counts seeks in the real code. `docs/PAPER.md` derives both and
+//! compares them with the paper's measurements. Both ignore hot objects in memory, as the paper
+//! does.
 //!
 //! Cost: arithmetic. Place in the paper: section 3.8, Table 4.
 
 use super::design::{Candidate, Design};
 
-/// How fast a disk is.
+/// Disk speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DiskRates {
-    /// Random reads of an object's size, or writes, in a second.
+    /// Object-sized random reads, or writes, per second.
     pub seeks_per_s: f64,
-    /// Bytes written in a second when they lie in a row.
+    /// Sequential write rate, bytes per second.
     pub write_bytes_per_s: f64,
 }
 
-/// What an old disk writes in a row; newer ones more, which changes little.
+/// An old disk's sequential write rate; newer disks write faster, which changes little.
 const WRITE_BYTES_PER_S: f64 = 60e6;
 
 impl DiskRates {
-    /// A spinning disk of so many seeks a second.
+    /// A spinning disk with the given seek rate.
     pub fn with_seeks(seeks_per_s: f64) -> Self {
         Self {
             seeks_per_s,
@@ -36,26 +37,26 @@ impl DiskRates {
     }
 }
 
-/// What is asked of a cache.
+/// Expected requests to a cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workload {
     /// Share of requests that are hits (the paper's chr).
     pub hit_ratio: f64,
-    /// Share of all requests that may be stored; hits are among them. (The paper's cbr is the share
-    /// of *misses*: 80 % of all with 60 % hits are half of the misses.)
+    /// Requests that may be stored, as a share of all, including hits. (The paper's cbr is the
+    /// share of *misses*: 80 % of all with 60 % hits are half the misses.)
     pub cacheable: f64,
-    /// Objects that are asked for together, a page and what it shows (the paper's rel).
+    /// Objects that are requested together, a page and the objects in it (the paper's rel).
     pub related: f64,
-    /// Mean size of an object with its head, bytes.
+    /// Mean object size with the head, bytes.
     pub object_bytes: u32,
-    /// What the last doubling of the cache added to the hits, as a share of them: hits on that half
-    /// of the stored objects that was used longest ago. Hit ratios grow with the logarithm of the
-    /// size, so each halving costs as much again.
+    /// Share of hits on the less recently used half of all objects: the hits that the last doubling
+    /// of the cache added. Hit ratios grow with the logarithm of the size, so each halving costs as
+    /// many hits again.
     pub cold_hits: f64,
 }
 
 impl Default for Workload {
-    /// The paper's: Polymix-4, 60 % hits, 80 % cacheable, pages of five.
+    /// The paper's workload: Polymix-4, 60 % hits, 80 % cacheable, pages of five.
     fn default() -> Self {
         Self {
             hit_ratio: 0.6,
@@ -68,74 +69,73 @@ impl Default for Workload {
 }
 
 impl Workload {
-    /// Objects stored for each request: what may be stored and is not a hit.
+    /// Stored objects per request: cacheable requests that are no hits.
     pub fn puts(&self) -> f64 {
         (self.cacheable - self.hit_ratio).max(0.0)
     }
 }
 
-/// How seeks are counted.
+/// Method for counting seeks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accounting {
-    /// As published: every object lies in two places, the second one shared by those related; a
-    /// group is written by itself; no false reads. All policies group their log unless `related`
-    /// is 1.
+    /// As published: every object has two places, and related objects share the second; a group is
+    /// written by itself; no false reads. All policies group their log unless `related` is 1.
     Published,
-    /// As the engine does it: only what is larger than a block has a second place, batches are
-    /// written by the clock, tags collide.
+    /// As in the engine: only objects larger than a block have a second place, batches are written
+    /// by the clock, tags collide.
     Engine,
 }
 
 /// Seeks of each kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seeks {
-    /// For a hit.
+    /// Seeks for a hit.
     pub per_hit: f64,
-    /// For a miss, without what storing its answer costs.
+    /// Seeks for a miss, without storing the response.
     pub per_miss: f64,
-    /// For a put, without what batches cost.
+    /// Seeks for a put, without batches.
     pub per_put: f64,
-    /// Log records a put leaves to a batch.
+    /// Log records per put that are written in a batch.
     pub batched_per_put: f64,
     /// Places written for each batch.
     pub per_batch: f64,
 }
 
-/// What a disk would do.
+/// A disk's predicted speed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
     /// Seeks of each kind of operation.
     pub seeks: Seeks,
-    /// Requests answered in a second, one disk; infinite if none ever needs the disk.
+    /// Requests per second on one disk; infinite if no request needs the disk.
     pub requests_per_s: f64,
     /// Objects in a batch at that rate; 1 for policies without batches.
     pub objects_per_write: f64,
 }
 
 impl Prediction {
-    /// Seeks of a put, including its share of the seeks of its batch.
+    /// Seeks for a put, including a share of the batch's seeks.
     pub fn seeks_per_put(&self) -> f64 {
         let batches = self.seeks.batched_per_put / self.objects_per_write.max(1.0);
         self.seeks.per_put + batches * self.seeks.per_batch
     }
 
-    /// Seeks for a request of average kind on `disk`.
+    /// Mean seeks for a request on `disk`.
     pub fn seeks_per_request(&self, disk: &DiskRates) -> f64 {
         disk.seeks_per_s / self.requests_per_s
     }
 }
 
-/// Share of web records larger than a block of 8 KiB: their rest lies in the log.
+/// Share of web records above 8 KiB, a block: the rest is in the log.
 const TAIL_SHARE: f64 = 0.27;
-/// A page is asked for in two steps: itself, and what it shows once the client has read it. So a
-/// group takes two reads, however many members it has.
+/// A page is requested in two steps: first the page, and then the other members, once the client
+/// has read the page. So a group takes two reads, however many members it has.
 const READS_PER_GROUP: f64 = 2.0;
-/// A batch is cut so long after its first object was committed.
+/// A batch is closed this long after the first object was committed.
 const BATCH_DELAY_S: f64 = 0.25;
-/// Bytes of a batch that is cut because it is full.
+/// Batch size at which a batch is closed as full.
 const BATCH_BYTES: f64 = 4_194_304.0;
 
-/// What `design` makes of `disk` under `workload`.
+/// Predicts how fast `design` is on `disk` under `workload`.
 pub fn predict(
     design: &Design,
     workload: &Workload,
@@ -152,7 +152,7 @@ pub fn predict(
     let rates = match accounting {
         Accounting::Published => (disk.seeks_per_s / reads, 1.0),
         Accounting::Engine => {
-            // Bytes written keep the disk from seeking, too.
+            // Writing bytes also keeps the disk from seeking.
             let object_bytes = f64::from(workload.object_bytes);
             let seconds = batched * object_bytes / disk.write_bytes_per_s;
             let reads = reads + seconds * disk.seeks_per_s;
@@ -167,8 +167,8 @@ pub fn predict(
 }
 
 /// The paper's counting. Every object has a first block and a rest. In the Disk Table the first
-/// block lies where its hash says and is a seek of its own; the rest lies in the log, beside that
-/// of the objects related to it. In the log both are shared by those related, and so is the write.
+/// block is at the place given by the hash and costs a separate seek; the rest is in the log, next
+/// to related objects. In the log both parts are shared by related objects, and so is the write.
 fn published(design: &Design, workload: &Workload) -> Seeks {
     let related = workload.related.max(1.0);
     let cold = displaced_hits(design, workload);
@@ -186,7 +186,7 @@ fn published(design: &Design, workload: &Workload) -> Seeks {
     }
 }
 
-/// The engine's counting, after the table at the head of `policy`.
+/// The engine's counting, following the table in `policy`.
 fn engine(design: &Design, workload: &Workload) -> Seeks {
     let (unheld, in_vain) = (misses_unheld(design), design.false_reads());
     let cold = displaced_hits(design, workload);
@@ -198,21 +198,22 @@ fn engine(design: &Design, workload: &Workload) -> Seeks {
     if design.candidate.is_log() {
         let merges = design.candidate == Candidate::LogLru;
         Seeks {
-            // A displaced position is one read more, of the row of each object by itself.
+            // A displaced position is one more read, separately for each object's row.
             per_hit: 1.0 / group + cold,
-            // Some of the entries met in vain have their position on disk.
+            // Some false matches have their position on disk.
             per_miss: in_vain * (2.0 - design.held),
             per_put: 0.0,
             batched_per_put: 1.0,
-            // Displaced positions are merged by the million: one index write a batch is far more.
+            // Displaced positions are merged by the million, so one index write per batch is a
+            // generous estimate.
             per_batch: if merges { 2.0 } else { 1.0 },
         }
     } else {
         Seeks {
             per_hit: 1.0 + TAIL_SHARE / group,
             per_miss: unheld + (1.0 - unheld) * in_vain,
-            // `set` reads the set again to choose a slot. `basic` has one slot to choose from;
-            // `set-mem` chooses in memory, and `set-mem-lru` has the set from the miss before.
+            // `set` reads the set again to choose a slot. `basic` has only one slot, `set-mem`
+            // chooses in memory, and `set-mem-lru` has the set from the miss before.
             per_put: match design.candidate {
                 Candidate::Set => 2.0,
                 _ => 1.0,
@@ -223,8 +224,8 @@ fn engine(design: &Design, workload: &Workload) -> Seeks {
     }
 }
 
-/// Share of look-ups whose set is not in memory and must be read. Names spread evenly over sets, so
-/// it is hardly less than the share of sets.
+/// Share of lookups for a set that is not in memory and must be read. Names are evenly distributed
+/// over sets, so it is hardly less than the share of sets not held.
 fn misses_unheld(design: &Design) -> f64 {
     match design.candidate {
         Candidate::Basic | Candidate::Set => 1.0,
@@ -233,7 +234,7 @@ fn misses_unheld(design: &Design) -> f64 {
     }
 }
 
-/// Share of hits whose position lies on disk: memory holds those of the objects used last.
+/// Share of hits with a position on disk: memory holds recently used positions.
 fn displaced_hits(design: &Design, workload: &Workload) -> f64 {
     if design.candidate != Candidate::LogLru || design.held >= 1.0 {
         return 0.0;
@@ -241,10 +242,10 @@ fn displaced_hits(design: &Design, workload: &Workload) -> f64 {
     (workload.cold_hits * -design.held.log2()).min(1.0)
 }
 
-/// Requests a second, and objects in a batch, when log records wait for company.
+/// Requests per second, and objects in a batch, if log records wait for others.
 ///
-/// Records that arrive λ a second are written in batches begun by the first and cut d later, so
-/// every d + 1/λ: λ / (1 + λd) batches a second. With λ = c·rr and k places a batch,
+/// Records that arrive λ a second are written in batches that start with the first record and close
+/// d later, so every d + 1/λ: λ / (1 + λd) batches a second. With λ = c·rr and k places a batch,
 /// `a·rr + k·c·rr / (1 + c·d·rr) = t`, which is a quadratic in rr.
 fn with_batches(a: f64, c: f64, k: f64, object_bytes: f64, disk: &DiskRates) -> (f64, f64) {
     let (t, d) = (disk.seeks_per_s, BATCH_DELAY_S);

@@ -1,15 +1,15 @@
-//! HashCache-Basic: the disk is a hash table with one place for each object, memory holds nothing
+//! HashCache-Basic: the disk is a hash table with a place for each object; memory holds no index
 //! (paper, section 3.1).
 //!
-//! The simplest policy: one read answers, one write stores, and two popular objects of one place
-//! evict each other for ever.
+//! This is the simplest policy: a lookup is a single read and a put a single write. Two popular
+//! objects with the same place evict each other for ever.
 
 use std::ops::Range;
 
 use super::{Epoch, Located, Occupant, SetId, Slot, TablePolicy};
 use crate::key::KeyHash;
 
-/// The index of a table of sets of one slot, which needs none.
+/// The policy for a table with a single slot in each set. No index is needed in memory.
 pub(crate) struct Basic {
     sets: u64,
 }
@@ -33,12 +33,12 @@ impl TablePolicy for Basic {
         Slot(0)
     }
 
-    // Only a read can tell.
+    // Only reading the slot shows if the key is stored.
     fn forget_all(&mut self, _key: KeyHash) -> bool {
         true
     }
 
-    // Memory holds nothing, so the other methods have nothing to do.
+    // Memory holds no index, so the other methods have nothing to do.
 
     fn notes_look_ups(&self) -> bool {
         false

@@ -1,12 +1,13 @@
-//! Which sets memory holds, and in what order they were used: for a policy that holds only some.
+//! The sets that memory holds, ordered by use, for a policy that holds only some sets.
 //!
-//! Called by `set_mem_lru`. A held set has a *row*; this module says which, and reuses the row of
-//! the set used longest ago when another set needs one.
+//! Called by `set_mem_lru`. Each held set has a *row*. This module maps sets to rows, and reuses
+//! the least recently used row when another set needs a row.
 //!
 //! Invariants: a set has at most one row; every row in use is once in the order of use and once in
-//! the chain of its bucket. All memory is taken when it is made.
-//! Cost: number of the set, two links, a link and half a bucket in the table, each packed to its
-//! bits ([`held_set_bits`]): 73 bits a held set for 1 TB of which 40 % of the sets are held.
+//! its bucket's chain. All memory is allocated in `new`.
+//! Cost, for each held set: the set number, two links for the order of use, a link for the chain
+//! and half a bucket in the table, each packed to its bits ([`held_sets_bits`]): 73 bits a held set
+//! for 1 TB with 40 % held.
 
 use super::Packed;
 
@@ -17,17 +18,17 @@ pub(crate) struct HeldSets {
     buckets: u64,
     /// For each row, the number of its set within the shard.
     numbers: Packed,
-    /// For each row and for the order's end (0): the next one used earlier, and later. A row's
-    /// place in all of these is one more than its number, so that zeros are an empty order.
+    /// For each row, and for the order's end (0): the neighbours used just before and just after. A
+    /// row's place in all these arrays is the row number plus 1, so that zeros are an empty order.
     earlier: Packed,
     later: Packed,
-    /// For each row, the next in the chain of its bucket; 0: none.
+    /// For each row, the next row in the bucket's chain; 0: none.
     chain: Packed,
-    /// For each bucket, the first row of its chain; 0: none.
+    /// For each bucket, the chain's first row; 0: none.
     heads: Packed,
 }
 
-/// Bits that tell `count` things apart.
+/// Bits needed for a number below `count`.
 fn bits_for(count: u64) -> u32 {
     (u64::BITS - count.saturating_sub(1).leading_zeros()).max(1)
 }
@@ -36,7 +37,7 @@ fn buckets(rows: usize) -> u64 {
     (rows as u64).div_ceil(2).max(1)
 }
 
-/// Bits of memory for `rows` rows of a shard of `sets` sets, beside what is known of each.
+/// Bits of memory for `rows` rows in a shard of `sets` sets, without the tags and ranks.
 pub(crate) fn held_sets_bits(sets: u64, rows: usize) -> u64 {
     let place = u64::from(bits_for(rows as u64 + 1));
     let number = u64::from(bits_for(sets));
@@ -44,7 +45,7 @@ pub(crate) fn held_sets_bits(sets: u64, rows: usize) -> u64 {
 }
 
 impl HeldSets {
-    /// `rows` rows, at least one, for a shard of `sets` sets; none is held yet.
+    /// `rows` rows, at least one, for a shard of `sets` sets; no set is held yet.
     pub(crate) fn new(sets: u64, rows: usize) -> Self {
         let place = bits_for(rows as u64 + 1);
         let buckets = buckets(rows);
@@ -60,12 +61,12 @@ impl HeldSets {
         }
     }
 
-    // Names spread evenly over sets, so their numbers spread evenly over buckets.
+    // Names are evenly distributed over sets, so set numbers are evenly distributed over buckets.
     fn bucket(&self, number: u64) -> usize {
         usize::try_from(number % self.buckets).unwrap_or(0)
     }
 
-    /// The row of the set `number`.
+    /// Returns the row for set `number`.
     pub(crate) fn find(&self, number: u64) -> Option<usize> {
         let mut place = self.heads.entry(self.bucket(number));
         while let Some(row) = row(place) {
@@ -77,21 +78,21 @@ impl HeldSets {
         None
     }
 
-    /// The set in `row` is the latest used.
+    /// Makes the set in `row` the most recently used.
     pub(crate) fn touch(&mut self, row: usize) {
         self.unlink(row + 1);
         self.link(row + 1);
     }
 
-    /// A row for the set `number`, which has none: the latest used from now on. Whatever set had
-    /// the row before is not held any more.
+    /// Gives a row to the set `number`, which has none, and makes it the most recently used. The
+    /// set that had the row before is not held any more.
     pub(crate) fn take(&mut self, number: u64) -> usize {
         debug_assert_eq!(self.find(number), None);
         let row = if self.used < self.rows {
             self.used += 1;
             self.used - 1
         } else {
-            // The order is a ring: behind its end is the set used longest ago.
+            // The order is a ring: after the end is the least recently used set.
             let oldest = row(self.later.entry(0)).unwrap_or(0);
             self.unlink(oldest + 1);
             self.unchain(oldest);
@@ -117,7 +118,7 @@ impl HeldSets {
         all.into_iter().map(Packed::bytes).sum()
     }
 
-    /// Holds nothing any more.
+    /// Drops all sets.
     pub(crate) fn clear(&mut self) {
         self.used = 0;
         let all = [
@@ -130,7 +131,7 @@ impl HeldSets {
         all.into_iter().for_each(Packed::clear);
     }
 
-    /// Puts the row at `place` at the late end of the order.
+    /// Inserts the row at `place` as the most recently used.
     fn link(&mut self, place: usize) {
         let latest = self.earlier.entry(0);
         self.earlier.store(place, latest);
@@ -167,7 +168,7 @@ fn index(place: u64) -> usize {
     usize::try_from(place).unwrap_or(0)
 }
 
-/// The row at a place; the order's end and a chain's are none.
+/// The row at a place; none for place 0, which ends the order and every chain.
 fn row(place: u64) -> Option<usize> {
     index(place).checked_sub(1)
 }

@@ -1,32 +1,34 @@
-//! HashCache-Log: everything lies in the log, memory holds a tag and where to look (paper, section
-//! 3.5).
+//! HashCache-Log: all objects are in the log; memory holds for each object a tag and the place to
+//! read (paper, section 3.5).
 //!
 //! The published form gives each key one row of 8 entries of 47 bits; at load 1 it reaches 86 % of
-//! a full log. By default each key has **two** candidate rows, and an insert replaces the oldest
-//! entry of both. Both forms are implemented ([`Rows`]), to be compared. The published entry has 32
-//! bits of position, 3 of rank and 4 of lap. Here an entry has the number of a *window* of the log,
-//! in as many bits as the number of windows needs; ranks are kept only with readmission, which
-//! alone reads them; and the lap has 2 bits. So on 1 TB, with windows of 4 KiB, an entry takes 38
-//! bits, and 39 with the ninth tag bit that pays for the second row; it takes one bit less on each
-//! half of that. 95 % are reachable at 1.08 slots a live object.
+//! a full log. By default, here each key has **two** candidate rows, and an insert replaces the
+//! oldest entry among both rows. Both forms are implemented ([`Rows`]), to be compared. The
+//! published entry has 32 bits of position, 3 of rank and 4 of lap. Here an entry has the number of
+//! a *window* of the log, with as many bits as the number of windows needs; ranks are stored only
+//! with readmission, because nothing else reads them; and the lap has 2 bits. So on 1 TB, with
+//! windows of 4 KiB, an entry takes 38 bits, and 39 with the ninth tag bit that pays for the second
+//! row; each time the log is half as large, an entry takes one bit less. 95 % are reachable at 1.08
+//! slots a live object.
 //!
-//! *Grouped*, an entry has 8 bits more. 6 tell how far its run reaches behind it (paper, sections
-//! 3.6 and 3.7), so that one read returns the objects that were written with it. 2 make the tag
-//! longer: where an equal tag names a run, that is read in vain, and an object whose tag a newer
-//! entry has too does not become hot with its page, for it may have been replaced.
+//! *Grouped*, an entry has 8 bits more. 6 bits tell how far the run reaches behind the object
+//! (paper, sections 3.6 and 3.7), so that one read returns all objects that were written with it. 2
+//! bits make the tag longer, for two reasons. If an equal tag belongs to another name, its whole
+//! run is read in vain. And if a newer entry has the tag of an object, that object does not become
+//! hot with the other objects of its page, because it may have been replaced.
 //!
 //! # Windows
 //!
-//! A window is a stretch of the log, of a length fixed by the store's geometry. A batch begins and
-//! ends where windows do, so **each window holds records of one batch only**. The reader of a
-//! window looks for a record of the wanted name in it. The name's hash and the record's MAC tell
-//! the record from others, but they do not tell whether it still counts: a window can hold records
-//! that were replaced or removed. A record is *dead* if it was recorded and then replaced or
-//! removed, or if it did not count any more when its batch was recorded ([`Log::leave_out`]).
+//! A window is a stretch of the log; the geometry of the store fixes the length. Batches start and
+//! finish at window boundaries, so **each window holds records of one batch only**. The reader of a
+//! window looks in it for a record of the wanted name. The hash of the name and the MAC identify
+//! the record, but they do not show if it still counts: a window can hold records that were
+//! replaced or removed. A record is *dead* if it was recorded and then replaced or removed, or if
+//! it already did not count when its batch was recorded ([`Log::leave_out`]).
 //!
-//! An entry *matches* a name if it has the name's tag and lies in one of the name's rows. Two
-//! invariants make the first record that a lookup finds the current one. Lookups take the windows
-//! of all matching entries, the newest window first.
+//! An entry *matches* a name if it has the tag of the name and is in one of the rows of the name. A
+//! lookup reads the windows of all matching entries, the newest window first. Two invariants make
+//! the first record that it finds the current record:
 //!
 //! 1. If an entry matches a name and its window holds a dead record of that name, then the same row
 //!    has an entry that matches, of a newer window that holds the name's current record.
@@ -34,65 +36,68 @@
 //!
 //! Why they hold:
 //!
-//! - The records of one batch in one shard are recorded under one lock, first those that count,
-//!   then those that do not. Entries of a window are made at no other time. So when a record is
-//!   taken away later, clearing the entries of its window is enough: none of them comes back.
-//! - [`Log::record`] clears the entries of the window that held the replaced record, if it knows
-//!   that window. Else the entries that could be older versions stay in one row, the new entry goes
-//!   into that row, and rows lose their oldest entry first: invariant 1.
-//! - Whatever clears an entry clears the older entries of that tag in its row too, so none of those
-//!   is without the newer one that it needs. That may lose another name, one in 512 times the
-//!   number of rows.
-//! - Where a record finds an entry of its own tag and window, which is another name's, both names
-//!   share that entry. Then all older entries that match are cleared: invariant 2.
+//! - The records of one batch in one shard are recorded under one lock: first the records that
+//!   count, then the others. Entries of a window are made at no other time. So when a record is
+//!   removed later, it is enough to clear the entries of its window: none of them is made again.
+//! - [`Log::record`] clears the entries of the window that held the replaced record, if the window
+//!   is known. Otherwise the entries that could be older versions stay in one row, the new entry is
+//!   stored in that row, and rows lose their oldest entry first: invariant 1.
+//! - Every function that clears an entry also clears the older entries of that tag in the row, so
+//!   none of these remains without the newer entry that it needs. That may lose another name, in
+//!   one of 512 cases times the number of rows.
+//! - If a record finds an entry of its own tag and window, the entry belongs to another name, and
+//!   both names share it. Then all older entries that match are cleared: invariant 2.
 //! - Invariant 2 tells damage from an equal tag ([`Log::explains`]). Say that a window holds no
-//!   record of the wanted name. Each row that has an entry for this window must then have it for
-//!   an intact record of another name. If so, older entries can be looked at: those of that row
-//!   are no older versions, because either the entry is not of the wanted name, or both names
-//!   share it. If not, the record that an entry was made for is damaged. It may be the newest of
-//!   the wanted name, so all that match are forgotten. Before an older entry is looked at, it must
-//!   still be there: what cleared a newer one in between has cleared it too.
-//! - Recovery records the lists of all batches since the checkpoint in their order, each window as
-//!   a batch was recorded: first the records that count, then the others. A row that was saved
-//!   after some of these batches has their entries already; a record that finds one makes none.
+//!   record of the wanted name. Each row that has an entry for this window must then have it for an
+//!   intact record of another name. If so, older entries can be read: the entries of that row are
+//!   no older versions, because either the entry is not for the wanted name, or both names share
+//!   it. If not, the record that the entry was made for is damaged. It may be the newest record of
+//!   the wanted name, so all entries that match are forgotten. Before a lookup reads an older
+//!   entry, that entry must still be there: if a newer entry was cleared in between, the older
+//!   entry was cleared too.
+//! - Recovery records the lists of all batches since the checkpoint in order, each window as the
+//!   batch was recorded: first the records that count, then the others. A row that was saved after
+//!   some of these batches already has their entries; a record that finds its entry makes no other.
 //! - During recovery, a row can have entries *ahead* of the head, of batches that the replay has
-//!   not come to. Such a row was saved after the record that is replayed was written. So a record
-//!   that matches an entry ahead makes no entry, for the row may know its replacement. It clears
-//!   the older entries that match, in both rows, as if it had made one. A sweep or a new entry that
-//!   drops an entry ahead clears all others of its tag in the row that are not ahead. At the end of
-//!   recovery all rows are swept, so that no entry is ahead when the log goes on: what was in a
-//!   list that cannot be read is forgotten. Only the rest of a segment whose list is damaged may be
-//!   found through rows, when a later segment follows: it is newer than what the lists say.
+//!   not reached. Such a row was saved after the record that is replayed was written. So a record
+//!   that matches an entry ahead makes no entry, because the row may know a replacement. The record
+//!   clears the older entries that match, in both rows, as if it had made an entry. A sweep or a
+//!   new entry that drops an entry ahead clears all other entries of the tag in the row that are
+//!   not ahead. At the end of recovery all rows are swept, so that no entry is ahead when the log
+//!   continues: the records of a list that cannot be read are forgotten. With one exception: if a
+//!   list is damaged and a later segment follows, the records in the rest of the damaged segment
+//!   may be found through rows. They are newer than the records in the lists.
 //!
 //! # Why 2 bits of lap are enough
 //!
-//! A position counts windows from the beginning of lap 0, and a log has *C* windows. The head is
-//! always at the beginning of a window, because batches and segments end there, so it is such a
+//! A position counts windows from the start of lap 0, and a log has *C* windows. The head is always
+//! at the start of a window, because batches and segments finish there, so the head is such a
 //! position too. An entry stores its position modulo 4 *C*, and counts as live if `head -
-//! position`, modulo 4 *C* too, is above 0 and below *C*. (The window that begins at the head
-//! counts as passed: the next batch overwrites it.) So an entry is misread only if it truly lies
-//! more than 4 *C* behind the head, or more than 3 *C* ahead of it. Neither can be:
+//! position`, also modulo 4 *C*, is above 0 and below *C*. (The window that starts at the head
+//! counts as passed, because the next batch overwrites it.) So an entry is misread only if its true
+//! position is more than 4 *C* behind the head, or more than 3 *C* ahead of it. Neither can happen:
 //!
 //! - **Behind.** Each segment of the log has a part of the rows. When the log opens or skips a
-//!   segment, that part is swept: what is not live is dropped. Few segments are skipped in a row
-//!   (`LEFT_OUT_IN_A_ROW_MAX`, and at most a quarter of all, `LEFT_OUT_SHARE`), so the head is then
-//!   at most *C* / 4 away from the beginning of the segment. So what a sweep keeps is less than
-//!   1¼ *C* behind that place, and less than 2½ *C* behind the head when the part is swept again.
-//! - **Behind, after a checkpoint was loaded.** Its rows were saved at or after its cursor. Replay
-//!   goes on from the cursor for less than *C*, for a checkpoint that the log has passed is not
-//!   loaded (`still_there` in `store/recover`). Then all rows are swept. Until then an entry is
-//!   less than 3½ *C* behind. It does not matter how often that repeats, for each replay begins
-//!   with rows as they were saved.
-//! - **Ahead.** Only a checkpoint brings entries that lie ahead of the head: it is saved while the
-//!   log goes on, and replay begins at its cursor. As the log has not come to the segment of the
-//!   cursor again, they are less than *C* ahead. None is left when recovery is over.
-//!   `Log::is_ahead` may take an entry more than 3 *C* behind for one ahead: during recovery alone,
-//!   and at the cost of entries that are forgotten.
-//! - **A scan, and growth.** The rows are empty when they begin, and only the last lap is recorded.
+//!   segment, that part is swept: entries that are not live are dropped. Few segments are skipped
+//!   in a row (`LEFT_OUT_IN_A_ROW_MAX`, and at most a quarter of all, `LEFT_OUT_SHARE`), so the
+//!   head is then at most *C* / 4 away from the start of the segment. So the entries that a sweep
+//!   keeps are less than 1¼ *C* behind that place, and less than 2½ *C* behind the head when the
+//!   part is swept again.
+//! - **Behind, after a checkpoint was loaded.** The rows were saved at or after the cursor of the
+//!   checkpoint. Replay continues from the cursor for less than *C*, because a checkpoint that the
+//!   log has passed is not loaded (`still_there` in `store/recover`). Then all rows are swept.
+//!   Until then an entry is less than 3½ *C* behind. It does not matter how often this happens,
+//!   because each replay starts with rows as they were saved.
+//! - **Ahead.** Only a checkpoint brings entries that are ahead of the head: it is saved while the
+//!   log continues, and replay starts at the cursor. The log has not reached the segment of the
+//!   cursor again, so such entries are less than *C* ahead. None is left when recovery is over.
+//!   `Log::is_ahead` may take an entry more than 3 *C* behind for an entry ahead, but only during
+//!   recovery, and then entries are forgotten, nothing worse.
+//! - **A scan, and growth.** The rows are empty at the start, and only the last lap is recorded.
 //!
-//! A misread entry would not be a lie in itself, because each record proves its place. But `forget`
-//! and `replaces` name one window. If an entry of another lap were misread as one of that window, a
-//! record that was taken away would be found again.
+//! A misread entry alone would not return a wrong record, because each record proves its own place.
+//! But `forget` and `replaces` name one window. If an entry of another lap were misread as an entry
+//! of that window, a removed record would be found again.
 
 use std::ops::Range;
 
@@ -105,26 +110,26 @@ use crate::key::KeyHash;
 const WINDOW_BITS_MAX: u32 = 32;
 const GENERATION_BITS: u32 = 2;
 const RANK_BITS: u32 = 3;
-/// Of a run (`short_run`): 3 of exponent, 3 of mantissa.
+/// Run bits (`short_run`): 3 for the exponent, 3 for the mantissa.
 const RUN_BITS: u32 = 6;
 const RUN_MANTISSA_BITS: u32 = 3;
 const GROUPED_TAG_BITS: u32 = 2;
 const GENERATIONS: u64 = 1 << GENERATION_BITS;
 
-/// What decides about the form of an entry.
+/// The parameters that fix the entry format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogForm {
     pub(crate) rows: Rows,
-    /// Bits of the number of a window.
+    /// Bits for a window number.
     pub(crate) window_bits: u32,
-    /// Entries have the lengths of runs.
+    /// Entries store run lengths.
     pub(crate) grouped: bool,
-    /// Entries have their places in the row's order of use, for readmission.
+    /// Entries store their ranks in the row's order of use, for readmission.
     pub(crate) ranked: bool,
 }
 
 impl LogForm {
-    /// Of the longest entry that any store can have.
+    /// The form with the longest entry that any store can have.
     pub(crate) const LONGEST: Self = Self {
         rows: Rows::Two,
         window_bits: WINDOW_BITS_MAX,
@@ -132,15 +137,15 @@ impl LogForm {
         ranked: true,
     };
 
-    /// Bits of an entry: 8 or 9 of tag, those of the window, 2 of lap; ranked, 3 of rank; grouped,
-    /// 2 more of tag and 6 of run.
+    /// Bits in an entry: 8 or 9 for the tag, `window_bits`, 2 for the lap; ranked, 3 for the rank;
+    /// grouped, 2 more for the tag and 6 for the run.
     pub(crate) fn entry_bits(self) -> u32 {
         let run = if self.grouped { RUN_BITS } else { 0 };
         self.tag_bits() + self.window_bits + GENERATION_BITS + self.rank_bits() + run
     }
 
-    /// A second row doubles the entries a miss is compared with; one more bit of tag halves them
-    /// again.
+    /// A second row doubles the entries that a miss is compared with; one more tag bit halves the
+    /// matches again.
     fn tag_bits(self) -> u32 {
         let of_rows = match self.rows {
             Rows::One => 8,
@@ -158,17 +163,17 @@ impl LogForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     tag: u16,
-    /// The window's number in its lap.
+    /// Window number within the lap.
     window: u32,
     generation: u8,
-    /// 0 when ranks are not kept.
+    /// 0 if ranks are not stored.
     rank: u8,
-    /// Distance to the end of its run, as `format::run_code` tells it; 0 without one, or when runs
-    /// are not kept.
+    /// Distance to the run's end, as a `format::run_code`; 0 if there is no run, or if runs are not
+    /// stored.
     run: u8,
 }
 
-/// Takes the lowest `bits` bits off `word`.
+/// Removes the lowest `bits` bits from `word` and returns them.
 fn take(word: &mut u64, bits: u32) -> u64 {
     let low = *word & ((1 << bits) - 1);
     *word >>= bits;
@@ -210,7 +215,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// `rows` rows for a log of these `windows`.
+    /// `rows` rows for a log with these `windows`.
     pub(crate) fn new(form: LogForm, rows: u32, windows: Windows) -> Self {
         debug_assert!(windows.count <= 1 << form.window_bits);
         Self {
@@ -231,8 +236,8 @@ impl Log {
             .store(row as usize * WAYS + way, entry.pack(self.form));
     }
 
-    /// The number of an entry's window, counted through all laps, or `None` when it is empty or the
-    /// head has passed it.
+    /// An entry's window number, counted through all laps, or `None` if the entry is empty or the
+    /// head has passed the window.
     fn window(&self, entry: Entry, head: LogPos) -> Option<u64> {
         let count = self.windows.count;
         let head = self.windows.of(head);
@@ -250,7 +255,7 @@ impl Log {
         }
     }
 
-    /// An entry of `tag` for a window, used last, without a run.
+    /// A new entry with `tag` for a window: rank 0, no run.
     fn entry_for(&self, tag: u16, window: u64) -> Entry {
         let (lap, window) = (window / self.windows.count, window % self.windows.count);
         Entry {
@@ -266,7 +271,7 @@ impl Log {
         key.tag(self.form.tag_bits())
     }
 
-    /// The candidate row or rows of `key`; a second is left out when it is the first.
+    /// The candidate row or rows for `key`; a second row equal to the first is left out.
     fn candidate_rows(&self, key: KeyHash) -> impl Iterator<Item = u32> + use<> {
         let first = key.first_row(self.rows);
         let second = (self.form.rows == Rows::Two).then(|| key.second_row(self.rows));
@@ -278,8 +283,8 @@ impl Log {
             .flat_map(|row| (0..WAYS).map(move |way| (row, way)))
     }
 
-    /// The entry of `row` with the tag of `key` for the window of `at`, also if the entry does not
-    /// count at this head.
+    /// Finds the entry in `row` with `key`'s tag for the window that contains `at`, even if the
+    /// entry does not count at this head.
     fn way_of(&self, row: u32, key: KeyHash, at: LogPos, head: LogPos) -> Option<usize> {
         let window = self.windows.of(at);
         let made = self.entry_for(self.tag(key), window);
@@ -287,19 +292,19 @@ impl Log {
             let entry = self.entry(row, *way);
             let is_equal = (entry.tag, entry.window, entry.generation)
                 == (made.tag, made.window, made.generation);
-            // A caller may have kept `at` for so many laps that a later window has its bits.
+            // A caller may have kept `at` for several laps, until a later window has equal bits.
             is_equal && self.window(entry, head).is_none_or(|it| it == window)
         })
     }
 
-    /// The same in the rows of `key`.
+    /// As [`Log::way_of`], in all rows for `key`.
     fn place_of(&self, key: KeyHash, at: LogPos, head: LogPos) -> Option<(u32, usize)> {
         let mut rows = self.candidate_rows(key);
         rows.find_map(|row| Some((row, self.way_of(row, key, at, head)?)))
     }
 
-    /// Whether an entry is of a window ahead of the head: always less than a lap, as the module's
-    /// head shows.
+    /// Returns true if an entry's window is ahead of the head. The distance is always less than a
+    /// lap, as the module head shows.
     fn is_ahead(&self, entry: Entry, head: LogPos) -> bool {
         let all = GENERATIONS * self.windows.count;
         let window = u64::from(entry.generation) * self.windows.count + u64::from(entry.window);
@@ -307,7 +312,8 @@ impl Log {
         entry.tag != 0 && distance < self.windows.count
     }
 
-    /// Whether an entry that matches `key` is ahead of the head: the replay has not come to it.
+    /// Returns true if an entry that matches `key` is ahead of the head: the replay has not reached
+    /// it.
     fn is_any_ahead(&self, key: KeyHash, head: LogPos) -> bool {
         let tag = self.tag(key);
         self.places(key).any(|(row, way)| {
@@ -316,14 +322,15 @@ impl Log {
         })
     }
 
-    /// The entry of `key` for the window of `at`, if the head has not passed it.
+    /// Finds the entry for `key` and the window that contains `at`, if the head has not passed the
+    /// window.
     fn find(&self, key: KeyHash, at: LogPos, head: LogPos) -> Option<(u32, usize)> {
         let (row, way) = self.place_of(key, at, head)?;
         let window = self.window(self.entry(row, way), head);
         (window == Some(self.windows.of(at))).then_some((row, way))
     }
 
-    /// The windows in which `key` may lie, newest first.
+    /// The windows in which `key` may be stored, newest first.
     fn candidates(&self, key: KeyHash, head: LogPos) -> Candidates {
         let tag = self.tag(key);
         let mut candidates = Candidates::NONE;
@@ -367,8 +374,8 @@ impl Log {
         }
     }
 
-    /// Clears an entry if it is ahead of the head, with the others of its tag in the row that are
-    /// not: they are older.
+    /// Clears an entry if it is ahead of the head, and the other entries with its tag in the row
+    /// that are not ahead, because they are older.
     fn drop_if_ahead(&mut self, row: u32, way: usize, head: LogPos) {
         let entry = self.entry(row, way);
         if self.is_ahead(entry, head) {
@@ -377,7 +384,8 @@ impl Log {
         }
     }
 
-    /// Clears the entries that match `key` of the window of `at`, and in their rows the older ones.
+    /// Clears the entries that match `key` for the window that contains `at`, and the older entries
+    /// in their rows.
     fn forget_window(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
         for row in self.candidate_rows(key) {
             if let Some(way) = self.way_of(row, key, at, head) {
@@ -387,12 +395,13 @@ impl Log {
         }
     }
 
-    /// The place for an entry that could be a newer version of those that match `key`; `None` when
-    /// it has none.
+    /// Chooses the place for an entry that could be newer than all entries that match `key`; `None`
+    /// if there is none.
     ///
-    /// What could be an older version pins the new entry to its own row: rows lose their oldest
-    /// entry first, so within a row no older version outlives a newer one. Across rows it could,
-    /// and would then be served. (Both rows: rare, so one of the two is dropped.)
+    /// An entry that could be an older version pins the new entry to its row: rows lose their
+    /// oldest entry first, so within a row no older version outlives a newer version. Across rows
+    /// it could, and would then be served. (If both rows have such an entry, which is rare, the
+    /// entry in the second row is dropped.)
     fn place_for(&mut self, key: KeyHash, head: LogPos) -> Option<(u32, usize)> {
         let tag = self.tag(key);
         let live = |log: &Self, (row, way): (u32, usize)| log.window(log.entry(row, way), head);
@@ -405,8 +414,8 @@ impl Log {
                 self.clear_entry(row, way);
             }
         }
-        // An empty entry in the emptier row, else the oldest of the rows: it has the least time
-        // left.
+        // Prefer an empty entry in the emptier row, else take the oldest entry, which has the least
+        // time left.
         let used = |row: u32| {
             (0..WAYS)
                 .filter(|way| live(self, (row, *way)).is_some())
@@ -421,8 +430,8 @@ impl Log {
             .min_by_key(by_room)
     }
 
-    /// Makes the entry the latest used of its row: ranks are the row's order of use, 0 the latest.
-    /// Empty entries have ranks too, so that the ranks of a row are always a permutation.
+    /// Makes the entry the most recently used in the row: ranks are the order of use, 0 the latest.
+    /// Empty entries have ranks too, so that a row's ranks are always a permutation.
     fn make_latest(&mut self, row: u32, way: usize) {
         if !self.form.ranked {
             return;
@@ -433,7 +442,7 @@ impl Log {
             .fold(0, |seen, entry| seen | 1u8 << entry.rank)
             != u8::MAX
         {
-            // Never used (all bytes 0): the order is where they stand.
+            // The row was never used (all bytes 0): start with the entries' order.
             for (entry, rank) in entries.iter_mut().zip(0..) {
                 entry.rank = rank;
             }
@@ -474,19 +483,20 @@ impl LogPolicy for Log {
             .all(|row| others.iter().any(|other| made_for(row, other)))
     }
 
-    // All windows are in memory: `locate` never says that a row must be read.
+    // All windows are in memory: `locate` never returns a row to read.
     fn resolve(&self, key: KeyHash, _saved: &[u8], head: LogPos) -> Candidates {
         self.candidates(key, head)
     }
 
     fn record(&mut self, key: KeyHash, at: LogPos, replaces: Option<LogPos>, head: LogPos) {
         let window = self.windows.of(at);
-        // A record names its own place in a replay.
+        // In a replay, `replaces` is the record's own position.
         let is_replay = replaces == Some(at);
         if let Some(old) = replaces.filter(|old| self.windows.of(*old) != window) {
             self.forget_window(key, old, head);
         }
-        // Another name's, or in a replay this name's own, from a row that was saved later.
+        // The entry belongs to another name, or in a replay to this name, from a row that was saved
+        // later.
         let place = self.place_of(key, at, head);
         if place.is_some() || is_replay && self.is_any_ahead(key, head) {
             for row in self.candidate_rows(key) {
@@ -517,7 +527,7 @@ impl LogPolicy for Log {
         self.forget_window(key, at, head);
     }
 
-    /// Of the records that share an entry, the longest run counts.
+    /// If several records share an entry, the longest run counts.
     fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos) {
         if self.form.grouped
             && let Some((row, way)) = self.find(key, at, head)
@@ -528,8 +538,8 @@ impl LogPolicy for Log {
         }
     }
 
-    /// Of what came into its row since, an entry that was never used again was used before all. It
-    /// is hot when it was used after more than half.
+    /// An entry that was never used again ranks behind all entries that were added to the row
+    /// later. An object is hot if it was used after more than half of the newer entries were added.
     fn is_hot(&self, key: KeyHash, at: LogPos, head: LogPos) -> bool {
         let found = self.form.ranked.then(|| self.find(key, at, head));
         let Some((row, way)) = found.flatten() else {
@@ -595,7 +605,7 @@ impl LogPolicy for Log {
         self.packed.clear();
     }
 
-    // No window waits for a checkpoint, and memory has all of them at any time.
+    // No window waits for a checkpoint, and all windows are always in memory.
 
     fn widen(&mut self) {}
 

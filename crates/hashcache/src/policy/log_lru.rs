@@ -1,23 +1,23 @@
-//! HashCache-LogLRU: everything lies in the log; memory holds the positions of the objects of a row
-//! that were used last (paper, section 3.5).
+//! HashCache-LogLRU: all objects are in the log; memory holds, for each row, the positions of the
+//! objects that were used last (paper, section 3.5).
 //!
-//! A row has 8 entries of 15 bits (tag, generation, rank) and a few positions of 32 bits: that of
-//! rank 0, rank 1 and so on. An entry whose rank falls behind them is *displaced*: its position
-//! moves to `unsaved_positions`, and the next checkpoint, which saves whole rows, has it (47 bits
-//! an entry). *Grouped*, each position has the 8 bits of its run beside it (section 3.6), and 5
-//! where it is saved: there a length above 32 KiB is rounded up, by a quarter at most, for with its
-//! check a row must fit into the 56 bytes that stores have room for. So the checkpoint is the file
-//! of displaced positions, merged in one pass in the order it lies in: each row is made anew from
-//! memory, the unsaved positions, and the row saved before.
+//! A row has 8 entries of 15 bits (tag, generation, rank) and a few positions of 32 bits: for rank
+//! 0, rank 1 and so on. When an entry's rank is too high for these, the entry is *displaced*: its
+//! position moves to `unsaved_positions`, and the next checkpoint, which saves whole rows, has it
+//! (47 bits an entry). *Grouped*, each position has 8 more bits for the run (section 3.6), and 5
+//! where it is saved: there a length above 32 KiB is rounded up, by a quarter at most, because a
+//! row with its check must fit into the 56 bytes that stores have room for. So the checkpoint is
+//! also the file for displaced positions. It is merged in one pass in the order on disk: each row
+//! is rebuilt from memory, the unsaved positions, and the row saved before.
 //!
-//! Invariants. An entry's position is that of its rank; otherwise it is among the unsaved
-//! positions; otherwise in the row saved last. Of two entries of a row with equal tags, the one
-//! used later is the newer: whatever would break that does not happen (`touch`), and rows lose the
-//! entry used longest ago. So an older version is never found before, and never outlives, a newer
-//! one. Where a position is lost, all that could be the same name is forgotten.
-//! Cost: 15 bits a slot and 32 a position, grouped 40: 31 with half of them, grouped 35. One read
-//! more for what is displaced. While recovery makes rows anew, all their positions are in memory
-//! ([`LogPolicy::widen`]).
+//! Invariants. An entry's position is in memory at its rank; otherwise it is among the unsaved
+//! positions; otherwise it is in the row saved last. If two entries in a row have equal tags, the
+//! entry used later is the newer version: `touch` does nothing that would break this, and rows lose
+//! the least recently used entry. So an older version is never found before a newer version, and
+//! never outlives it. If a position is lost, all entries that could be the same name are forgotten.
+//! Cost: 15 bits a slot and 32 a position, grouped 40: 31 bits with half the positions in memory,
+//! grouped 35. One more read for a displaced entry. While recovery rebuilds rows, all their
+//! positions are in memory ([`LogPolicy::widen`]).
 
 use std::ops::Range;
 
@@ -34,40 +34,40 @@ const SLOT_BITS: u32 = TAG_BITS + GENERATION_BITS + RANK_BITS;
 const POSITION_BITS: u32 = 32;
 const GENERATIONS: u64 = 1 << GENERATION_BITS;
 const RUN_BITS: u32 = 8;
-/// Of a run where it is saved (`short_run`): 3 of exponent, 2 of mantissa.
+/// Bits in a saved run (`short_run`): 3 for the exponent, 2 for the mantissa.
 const SAVED_RUN_BITS: u32 = 5;
 const SAVED_RUN_MANTISSA_BITS: u32 = 2;
 
-/// Bits of an entry as it is saved, with its position.
+/// Bits in a saved entry, including its position.
 fn saved_bits(grouped: bool) -> u32 {
     let run = if grouped { SAVED_RUN_BITS } else { 0 };
     SLOT_BITS + POSITION_BITS + run
 }
 
-/// Bytes of a row as it is saved, with all its positions.
+/// Bytes in a saved row, including all positions.
 pub(crate) fn saved_row_bytes(grouped: bool) -> usize {
     WAYS * saved_bits(grouped) as usize / 8
 }
 
-/// For the longest row that is saved, with room to load the last entry as a word.
+/// Buffer size for the longest saved row, with room to load the last entry as a word.
 const SCRATCH: usize = WAYS * (SLOT_BITS + POSITION_BITS + SAVED_RUN_BITS) as usize / 8 + 8;
 
-/// Bits of memory for a position, grouped with its run.
+/// Bits of memory for a position; grouped, including the run.
 pub(crate) fn place_bits(grouped: bool) -> u32 {
     POSITION_BITS + if grouped { RUN_BITS } else { 0 }
 }
 
-/// Bits of memory for a row of eight entries of which `held` have their positions in it.
+/// Bits of memory for a row of eight entries with `held` positions.
 pub(crate) fn row_bits(grouped: bool, held: usize) -> u32 {
     SLOT_BITS * 8 + place_bits(grouped) * u32::try_from(held).unwrap_or(8)
 }
 
-/// The run that `code` saves.
+/// Decodes a saved run.
 fn saved_run(code: u8) -> u8 {
     lengthen(code, SAVED_RUN_MANTISSA_BITS)
 }
 
-/// What saves a run.
+/// Encodes a run for saving.
 fn saved_code(run: u8) -> u8 {
     shorten(run, SAVED_RUN_MANTISSA_BITS)
 }
@@ -76,19 +76,19 @@ fn saved_code(run: u8) -> u8 {
 pub(crate) struct LogLru {
     grouped: bool,
     rows: u32,
-    /// Positions in a row.
+    /// Positions held in memory for each row.
     held: usize,
     /// Units in the log; positions are stored modulo this.
     capacity: u64,
     entries: Packed,
     positions: Packed,
-    /// The positions behind those, while all are in memory.
+    /// The positions for the other ranks, while all are in memory (`widen`).
     others: Option<Packed>,
     unsaved: UnsavedPositions,
     early_evictions: u64,
 }
 
-/// An unpacked entry; tag 0 means empty. Its address is filled in where it is known.
+/// An unpacked entry; tag 0 means empty. The address is set only where it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
     tag: u16,
@@ -99,7 +99,7 @@ struct Entry {
 
 type Row = [Entry; WAYS];
 
-/// The lowest `bits` bits from bit `from` of `word` on.
+/// Extracts `bits` bits from `word`, starting at bit `from`.
 fn field(word: u64, from: u32, bits: u32) -> u32 {
     u32::try_from(word >> from & ((1 << bits) - 1)).unwrap_or(0)
 }
@@ -125,7 +125,7 @@ impl Entry {
         }
     }
 
-    /// Without its address.
+    /// Packs the entry without its address.
     fn pack(self) -> u64 {
         let rest = u64::from(self.generation) | u64::from(self.rank) << GENERATION_BITS;
         u64::from(self.tag) | rest << TAG_BITS
@@ -137,7 +137,7 @@ impl Entry {
         self.pack() | address << SLOT_BITS
     }
 
-    /// Empty, in the same place of the order of use.
+    /// An empty entry with the same rank.
     fn emptied(self) -> Self {
         Self {
             rank: self.rank,
@@ -146,7 +146,7 @@ impl Entry {
     }
 }
 
-/// The ranks of a row that was never used (all bytes 0): where its entries stand.
+/// Sets ranks in entry order, for a row that was never used (all bytes 0).
 fn rank_unless_ranked(row: &mut Row) {
     let seen = row.iter().fold(0, |seen, entry| seen | 1u8 << entry.rank);
     if seen != u8::MAX {
@@ -160,19 +160,19 @@ fn generation(at: LogPos, capacity: u64) -> u8 {
     narrow(field(at.0 / capacity, 0, GENERATION_BITS))
 }
 
-/// What memory knows of the address of an entry.
+/// Result when memory is searched for an entry's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// The log's head has passed it.
+    /// The log's head has passed the entry.
     Passed,
     At(LogPos),
-    /// In the row saved last.
+    /// The position is in the row saved last.
     Displaced,
 }
 
 impl LogLru {
-    /// `rows` rows for a log of `capacity` units, `held` positions in each, `unsaved_max` positions
-    /// that may wait for a checkpoint.
+    /// `rows` rows for a log of `capacity` units, with `held` positions in each row; at most
+    /// `unsaved_max` positions may wait for a checkpoint.
     pub(crate) fn new(
         grouped: bool,
         rows: u32,
@@ -195,7 +195,7 @@ impl LogLru {
         }
     }
 
-    /// What it takes.
+    /// Memory in use, bytes.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.entries.bytes() + self.positions.bytes() + self.unsaved.bytes()
@@ -211,7 +211,7 @@ impl LogLru {
         row * 8 + u32::try_from(way).unwrap_or(0)
     }
 
-    /// The entries of a row; their positions are elsewhere and not looked at.
+    /// Reads a row's entries without their positions, which are stored elsewhere.
     fn row(&self, row: u32) -> Row {
         let packed = |way| self.entries.entry(row as usize * WAYS + way);
         let mut entries = std::array::from_fn(|way| Entry::unpack(packed(way)));
@@ -226,7 +226,7 @@ impl LogLru {
         }
     }
 
-    /// Ranks whose positions are in memory.
+    /// Number of ranks with positions in memory.
     fn held_ranks(&self) -> usize {
         if self.others.is_some() {
             WAYS
@@ -260,7 +260,7 @@ impl LogLru {
         }
     }
 
-    /// The address of an entry, if memory has it.
+    /// An entry's address, if it is in memory.
     fn address(&self, row: u32, way: usize, entry: Entry) -> Option<LogAddress> {
         let rank = usize::from(entry.rank);
         if rank < self.held_ranks() {
@@ -282,7 +282,7 @@ impl LogLru {
         }
     }
 
-    /// The full position, or `None` when the head has passed it.
+    /// The full log position, or `None` if the head has passed it.
     fn log_position(&self, position: u32, generation: u8, head: LogPos) -> Option<LogPos> {
         let (lap, reached) = (head.0 / self.capacity, head.0 % self.capacity);
         let (position, generation) = (u64::from(position), u64::from(generation));
@@ -306,7 +306,8 @@ impl LogLru {
         self.unsaved.remove(Self::slot(row, way));
     }
 
-    /// The entry at `way` is the latest used, at `address`; whatever falls behind is displaced.
+    /// Makes the entry at `way` the most recently used, at `address`; the entry that drops out of
+    /// the held ranks is displaced.
     fn make_latest(&mut self, row: u32, entries: &mut Row, way: usize, address: LogAddress) {
         let own = usize::from(entries[way].rank);
         self.unsaved.remove(Self::slot(row, way));
@@ -325,7 +326,7 @@ impl LogLru {
         entries[way].rank = 0;
     }
 
-    /// The last entry with its position in the row is about to fall behind.
+    /// Displaces the entry with the last held rank: its position moves to the unsaved positions.
     fn displace_last(&mut self, row: u32, entries: &mut Row) {
         let last = self.held - 1;
         let is_last = |way: &usize| usize::from(entries[*way].rank) == last;
@@ -342,7 +343,7 @@ impl LogLru {
         }
     }
 
-    /// Forgets the entry at `way` and those that could be older versions of its name.
+    /// Forgets the entry at `way` and all entries that could be older versions.
     fn forget_from(&mut self, row: u32, entries: &mut Row, way: usize) {
         let lost = entries[way];
         for way in 0..WAYS {
@@ -352,8 +353,8 @@ impl LogLru {
         }
     }
 
-    /// The place of a new entry: an empty one, or one that the head has passed (of those the one
-    /// used last, so that least is displaced), otherwise the one used longest ago.
+    /// Chooses the place for a new entry: the most recently used among empty and passed entries, so
+    /// that as few entries as possible are displaced; otherwise the least recently used entry.
     fn victim(&self, row: u32, entries: &Row, head: LogPos) -> usize {
         let by_use = |way: &usize| {
             let entry = entries[*way];
@@ -369,11 +370,11 @@ impl LogLru {
 
     // -- saved rows -------------------------------------------------------------------------------
 
-    /// The row as it is to be saved; displaced positions are taken from `old`, the row saved last.
+    /// Saves a row; displaced positions are taken from `old`, the row saved last.
     fn save_row(&mut self, row: u32, old: Option<&[u8]>, out: &mut Vec<u8>) {
         let mut entries = self.row(row);
         for way in 0..WAYS {
-            // It may have been forgotten together with another one.
+            // It may have been forgotten together with another entry.
             if entries[way].tag == 0 {
                 continue;
             }
@@ -416,7 +417,7 @@ impl LogLru {
         self.store_row(row, &entries);
     }
 
-    /// The entries of a row as it was saved.
+    /// Decodes a saved row.
     fn saved_row(&self, bytes: &[u8]) -> Option<Row> {
         let length = saved_row_bytes(self.grouped);
         let mut scratch = [0; SCRATCH];
@@ -425,7 +426,7 @@ impl LogLru {
         Some(std::array::from_fn(entry))
     }
 
-    /// The address that a row saved last has for the entry at `way`, if it is the same entry.
+    /// The address in the row saved last for the entry at `way`, if it is the same entry.
     fn saved_address(&self, old: &[u8], way: usize, entry: Entry) -> Option<LogAddress> {
         let saved = self.saved_row(old)?[way];
         (saved.tag == entry.tag && saved.generation == entry.generation).then_some(saved.address)
@@ -465,7 +466,7 @@ impl LogPolicy for LogLru {
         Self::of_tag(&entries, key).any(points)
     }
 
-    // An entry points to one record, whatever its name.
+    // An entry points to one record only, so any record found there explains it.
     fn explains(&self, _key: KeyHash, _at: LogPos, others: &[KeyHash], _head: LogPos) -> bool {
         !others.is_empty()
     }
@@ -481,7 +482,8 @@ impl LogPolicy for LogLru {
             }
             let in_memory = self.address(row, way, entry);
             let Some(address) = in_memory.or_else(|| self.saved_address(saved, way, entry)) else {
-                // It could be the newest version: no older one may answer for it.
+                // This entry could be the newest version, so no older version may be returned
+                // instead.
                 return Candidates::NONE;
             };
             if let Some(at) = self.log_position(address.position, entry.generation, head) {
@@ -507,13 +509,14 @@ impl LogPolicy for LogLru {
             run: 0,
         };
         self.make_latest(row, &mut entries, way, address);
-        // Not before: older versions that find no room to wait are forgotten by their tag.
+        // Set the tag only now: if there is no room for the displaced entry, `make_latest` forgets
+        // entries by tag.
         entries[way].tag = key.tag(TAG_BITS);
         entries[way].generation = generation(at, self.capacity);
         self.store_row(row, &entries);
     }
 
-    // An entry points to one record, and none was made for this one.
+    // An entry points to one record, and no entry was made for this record.
     fn leave_out(&mut self, _key: KeyHash, _at: LogPos, _head: LogPos) {}
 
     fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos) {
@@ -532,13 +535,14 @@ impl LogPolicy for LogLru {
         }
     }
 
-    // Readmission counts hits on hot objects, see `writer/readmission`.
+    // For this policy, readmission counts hits on hot objects, see `writer/readmission`.
     fn is_hot(&self, _key: KeyHash, _at: LogPos, _head: LogPos) -> bool {
         false
     }
 
-    // Only of the newest of equal tags, or an older version could outlive it; and what is displaced
-    // only when there is but one, or it could be given the position of another name.
+    // Only the newest equal tag is touched, otherwise an older version could outlive it. A
+    // displaced entry is touched only if no other entry has its tag, otherwise it could get another
+    // name's position.
     fn touch(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
         let row = self.row_of(key);
         let mut entries = self.row(row);
@@ -555,8 +559,7 @@ impl LogPolicy for LogLru {
             }
         };
         if is_it {
-            // The run of a displaced entry is known only after its row was read; the reader sets
-            // it.
+            // A displaced entry's run is known only after its row was read; the reader sets it.
             let run = self.address(row, way, entries[way]).unwrap_or_default().run;
             let position = u32::try_from(at.0 % self.capacity).unwrap_or(0);
             self.make_latest(row, &mut entries, way, LogAddress { position, run });
@@ -564,8 +567,8 @@ impl LogPolicy for LogLru {
         }
     }
 
-    // What is displaced may be what lies at `at`, or another name: forgetting too much is allowed,
-    // but not to leave an older version of what was forgotten.
+    // A displaced entry may be the record at `at`, or another name. Forgetting too much is allowed,
+    // but an older version must not remain.
     fn forget(&mut self, key: KeyHash, at: LogPos, head: LogPos) {
         let row = self.row_of(key);
         let mut entries = self.row(row);
@@ -604,7 +607,7 @@ impl LogPolicy for LogLru {
         self.rows
     }
 
-    // A displaced entry is dropped a lap late, when its generation alone says that it is passed.
+    // A displaced entry is dropped a lap late, because only the generation shows that it is passed.
     fn sweep(&mut self, rows: Range<u32>, head: LogPos) {
         for row in rows {
             let mut entries = self.row(row);
@@ -658,7 +661,7 @@ impl LogPolicy for LogLru {
         (0..self.rows as usize * WAYS).filter(used).count() as u64
     }
 
-    // What is displaced counts until its generation alone says that the head has passed it.
+    // A displaced entry counts until its generation shows that the head has passed it.
     fn live(&self, head: LogPos) -> u64 {
         let of_row = |row: u32| {
             let entries = self.row(row);

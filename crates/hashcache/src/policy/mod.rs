@@ -1,4 +1,5 @@
-//! Policies: given a key, *where* to look and what to replace. `stripe` and `writer` do the I/O.
+//! Policies: each policy maps a key to the *place* to read and chooses the object to replace.
+//! `stripe` and `writer` do the I/O.
 //!
 //! | policy | bits per slot | reads per hit | reads per miss | writes per put |
 //! |---|---|---|---|---|
@@ -19,12 +20,12 @@
 //! Called by `stripe` and `writer` under the shard's lock, so nothing here may wait, read or
 //! allocate much.
 //!
-//! Invariants: a policy does no I/O and reads no clock. Of two entries that could be the same name,
-//! the one at the later place of the log is the newer one: lookups go from new to old. All that
-//! could be the same name lies in one row, and rows lose their oldest entry first (`log-lru`: of
-//! equal tags); so an older version is never found before, and never outlives, a newer one. What
-//! readmission copies is the newest of its name. In a set that memory knows, a put takes the slot
-//! of its older version.
+//! Invariants: a policy does no I/O and reads no clock. If two entries could be the same name, the
+//! entry at the later log position is the newer version, so lookups go from new to old. All entries
+//! that could be the same name are in the same row, and rows lose their oldest entry first
+//! (`log-lru`: the oldest entry with an equal tag). So an older version is never found before a
+//! newer version, and never outlives it. Readmission copies only a name's newest version. In a
+//! known set, a put takes the older version's slot.
 
 mod basic;
 mod held_sets;
@@ -58,21 +59,21 @@ use crate::address::{LogPos, SetId, Slot};
 use crate::key::KeyHash;
 use crate::object::Version;
 
-/// The state a shard's sets were in when one of them was looked for: what is read of it meanwhile
-/// may be taken over only if none has changed since.
+/// The state of a shard's sets during a lookup. A set that is read from disk after that may be
+/// loaded into memory only if no set in the shard has changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Epoch(pub(crate) u64);
 
 impl Epoch {
-    /// Of policies that learn a set once and keep it, or learn none.
+    /// For policies that never load sets, or that load a set once and keep it.
     pub(crate) const ANY: Self = Self(0);
 }
 
-/// Most places a lookup can name: two rows of eight.
+/// The most places that a lookup can return: two rows of eight entries.
 pub(crate) const MAX_CANDIDATES: usize = 2 * WAYS;
 
-/// Where in the log to look, newest first, and the length of the run of each. A place is the
-/// beginning of a window ([`Windows`]), in which the record lies, if at all.
+/// Log positions to read, newest first, each with its run length. A position is the start of a
+/// window ([`Windows`]); the record is in that window, if it is stored at all.
 ///
 /// [`Windows`]: crate::address::Windows
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +90,7 @@ impl Candidates {
         runs: [0; MAX_CANDIDATES],
     };
 
-    /// Adds one in its place of the order, unless it is there already.
+    /// Inserts a position in order. If it is there already, only the longer run is kept.
     fn add(&mut self, at: LogPos, run: u8) {
         let n = self.as_slice().partition_point(|other| *other > at);
         if self.as_slice().get(n) == Some(&at) {
@@ -106,33 +107,33 @@ impl Candidates {
         &self.at[..self.len]
     }
 
-    /// How far the run of the record in the window that begins at `at` reaches from the record, as
-    /// `format::run_code` tells it; 0 when that is not known.
+    /// For the record in the window that starts at `at`: returns how far the run reaches from the
+    /// record, as a `format::run_code`; 0 if unknown.
     pub(crate) fn run(&self, at: LogPos) -> u8 {
         let n = self.as_slice().iter().position(|other| *other == at);
         n.map_or(0, |n| self.runs[n])
     }
 }
 
-/// What a policy knows of a key.
+/// Lookup result from a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Located {
-    /// It is not stored.
+    /// The key is not stored.
     Nowhere,
-    /// At one of these positions of the log, if at all.
+    /// The record is at one of these log positions, if it is stored at all.
     Log(Candidates),
-    /// At positions of which some are in this row of the shard's saved index: the reader of the row
-    /// calls `resolve`.
+    /// Some positions are only in this row, in the shard's saved index: the row's reader calls
+    /// `resolve`.
     Displaced(u32),
-    /// In this set of the Disk Table, if at all. The reader of the set passes the epoch to
-    /// `learn_set`.
+    /// The object is in this Disk Table set, if it is stored at all. The set's reader passes the
+    /// epoch to `learn_set`.
     Set(SetId, Epoch),
-    /// In this slot of it, if at all.
+    /// The object is in this slot, if it is stored at all.
     Slot(SetId, Slot),
 }
 
 impl Located {
-    /// The first of the log's positions to look at.
+    /// The log position to read first.
     pub(crate) fn newest_in_log(&self) -> Option<LogPos> {
         match self {
             Self::Log(candidates) => candidates.as_slice().first().copied(),
@@ -149,7 +150,7 @@ impl Located {
     }
 }
 
-/// What a slot holds, as read from the disk.
+/// Slot content, as read from the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Occupant {
     pub(crate) key: KeyHash,
@@ -158,28 +159,29 @@ pub(crate) struct Occupant {
 
 /// One shard's part of an index for the Disk Table.
 ///
-/// No method has a default: a policy that forgot one would answer "nothing to do", and the store
-/// would serve what was removed or replaced. A policy that has nothing to do says so itself.
+/// No method has a default: a policy that forgot to implement a method would silently do nothing,
+/// and the store would serve objects that were removed or replaced. A policy with nothing to do
+/// must therefore write an empty method.
 pub(crate) trait TablePolicy: Send + Sync {
-    /// Where `key` may lie. Many threads ask at the same time.
+    /// Returns the place where `key` may be stored. Many threads call this at the same time.
     fn locate(&self, key: KeyHash) -> Located;
 
-    /// Whether [`TablePolicy::looked_for`] must be called for each lookup.
+    /// Returns true if [`TablePolicy::looked_for`] must be called for each lookup.
     fn notes_look_ups(&self) -> bool;
 
-    /// A caller looks for `key`: from now on its set counts as used last.
+    /// A caller looks for `key`: its set becomes the set used last.
     fn looked_for(&mut self, key: KeyHash);
 
-    /// Whether [`TablePolicy::claim`] must be given what the slots of `key`'s set hold.
+    /// Returns true if [`TablePolicy::claim`] needs the slot contents in `key`'s set.
     fn wants_slots(&self, key: KeyHash) -> bool;
 
-    /// The slot of its set for `key`. It counts as taken from now on.
+    /// Chooses a slot in `key`'s set and marks it as taken.
     fn claim(&mut self, key: KeyHash, slots: &[Option<Occupant>]) -> Slot;
 
-    /// The slot that `key` claimed is written.
+    /// The write to the slot that `key` claimed has finished.
     fn written(&mut self, key: KeyHash);
 
-    /// Slots of a set that must be cleared before memory can know what the set holds.
+    /// Slots in a set that must be cleared before the set can be loaded into memory.
     fn surplus(&self, slots: &[Option<Occupant>]) -> Vec<Slot>;
 
     /// `slot` of `key`'s set was cleared.
@@ -188,21 +190,20 @@ pub(crate) trait TablePolicy: Send + Sync {
     /// `key` was served from the slot that memory knows it in.
     fn used(&mut self, key: KeyHash);
 
-    /// `key` is being removed. Returns whether the table may hold it. The tag may stay: until the
+    /// `key` is being removed. Returns true if the table may hold it. The tag may stay: until the
     /// slot is cleared, the stripe hides the key (`Shard::removing`).
     fn forget_all(&mut self, key: KeyHash) -> bool;
 
-    /// The first set at or after row `from` that memory should know and does not.
+    /// The first set, at or after row `from`, that should be in memory and is not.
     fn unknown_set(&self, from: u32) -> Option<(u32, SetId)>;
 
-    /// Takes over what the slots of `set` were seen to hold since `epoch`, if memory can tell them
-    /// apart.
+    /// Loads into memory the slot contents in `set`, read since `epoch`, if their tags differ.
     fn learn_set(&mut self, set: SetId, epoch: Epoch, slots: &[Option<Occupant>]);
 
     /// In recovery: `key` was put into `slot`.
     fn claimed(&mut self, key: KeyHash, slot: Slot);
 
-    /// In recovery: what lies in `key`'s set is not known.
+    /// In recovery: the content of `key`'s set is unknown.
     fn unlearn(&mut self, key: KeyHash);
 
     /// In recovery: the table is known to be empty.
@@ -211,7 +212,7 @@ pub(crate) trait TablePolicy: Send + Sync {
     /// Appends the bytes of `rows` to `out`.
     fn save(&mut self, rows: Range<u32>, out: &mut Vec<u8>);
 
-    /// Takes over the rows from `first` on, as [`TablePolicy::save`] gave them.
+    /// Loads the rows that start at `first`, in the format written by [`TablePolicy::save`].
     fn restore(&mut self, first: u32, bytes: &[u8]);
 
     /// Entries in use.
@@ -221,80 +222,81 @@ pub(crate) trait TablePolicy: Send + Sync {
     fn clear(&mut self);
 }
 
-/// One shard's part of an index for the log. Without defaults, as [`TablePolicy`].
+/// One shard's part of an index for the log. It has no default methods, for the reason given at
+/// [`TablePolicy`].
 ///
-/// `head` is the head of the log: an entry whose place it has passed does not count.
+/// `head` is the log's head: an entry does not count if the head has passed its position.
 pub(crate) trait LogPolicy: Send + Sync {
-    /// Where `key` may lie. Many threads ask at the same time.
+    /// Returns the places where `key` may be stored. Many threads call this at the same time.
     fn locate(&self, key: KeyHash, head: LogPos) -> Located;
 
-    /// Whether an entry that may be `key` points to `at`, or to the window of `at`. Where the
-    /// entry's position is on disk, its tag and lap decide: then the entry may be another one of
-    /// that lap.
+    /// Returns true if an entry that may be `key` points to `at`, or to its window. If the entry's
+    /// position is only on disk, the tag and the lap decide, so another entry with that lap may
+    /// match.
     fn points_to(&self, key: KeyHash, at: LogPos, head: LogPos) -> bool;
 
-    /// Whether the entries that may be `key` and point to `at`, or to its window, are all of some
-    /// of `others`, whose records lie there. If not, the record of one of them is damaged. Also if
-    /// there is no such entry any more.
+    /// Returns true if every entry that may be `key` and points to `at`, or to its window, belongs
+    /// to a record in `others`, which the reader found there. Otherwise an entry has a damaged
+    /// record. Also true if there is no such entry any more.
     fn explains(&self, key: KeyHash, at: LogPos, others: &[KeyHash], head: LogPos) -> bool;
 
-    /// Where `key` may lie, given its row as the last checkpoint that counts has it.
+    /// Returns the positions where `key` may be stored, given its row in the last valid checkpoint.
     fn resolve(&self, key: KeyHash, saved: &[u8], head: LogPos) -> Candidates;
 
-    /// `key` was written at `at`; `replaces` is where an older version of it is known to lie.
+    /// `key` was written at `at`; `replaces` is an older version's known position.
     fn record(&mut self, key: KeyHash, at: LogPos, replaces: Option<LogPos>, head: LogPos);
 
-    /// `key` was written at `at`, but that record does not count: it must not be found. To be
-    /// called after all records of its window that count were recorded, under the same lock.
+    /// `key` was written at `at`, but the record does not count and must not be found. Call this
+    /// under the same lock as [`LogPolicy::record`], after all records in that window that count.
     fn leave_out(&mut self, key: KeyHash, at: LogPos, head: LogPos);
 
-    /// The run of the record at `at` reaches as far as `run` tells (`format::run_code`). No effect
-    /// when the entry is no longer there, or has no room for it.
+    /// Sets how far the run reaches from the record at `at` (`format::run_code`). No effect if the
+    /// entry is no longer there, or has no room for a run.
     fn set_run(&mut self, key: KeyHash, at: LogPos, run: u8, head: LogPos);
 
-    /// Whether what lies at `at` was used late enough to be worth keeping when the log wraps.
+    /// Returns true if the object at `at` was used recently enough to be kept when the log wraps.
     fn is_hot(&self, key: KeyHash, at: LogPos, head: LogPos) -> bool;
 
-    /// `key` was served from `at`, and neither put nor removed since the lookup began. No effect
-    /// when the entry is no longer there.
+    /// `key` was served from `at`, and neither put nor removed since the lookup started. No effect
+    /// if the entry is no longer there.
     fn touch(&mut self, key: KeyHash, at: LogPos, head: LogPos);
 
-    /// What lies at `at` must not be found any more. No effect when the entry is no longer there.
+    /// The record at `at` must not be found any more. No effect if the entry is no longer there.
     fn forget(&mut self, key: KeyHash, at: LogPos, head: LogPos);
 
-    /// Nothing that could be `key` may be found any more, wherever it lies: in recovery that may
-    /// be beyond the head, which is still on its way there. Returns whether any of it lay on this
-    /// side of the head.
+    /// No entry that could be `key` may be found any more, at any position. In recovery the
+    /// position may be ahead of the head, which has not reached it yet. Returns true if such an
+    /// entry was live, that is, behind the head and not passed.
     fn forget_all(&mut self, key: KeyHash, head: LogPos) -> bool;
 
-    /// Rows of the index, for `sweep`.
+    /// Number of rows in the index, for `sweep`.
     fn rows(&self) -> u32;
 
-    /// Drops entries that the head has passed, so that the few bits of the lap in an entry never
-    /// mean another lap. Called for every row each time the log goes round.
+    /// Drops entries that the head has passed. An entry stores only a few lap bits, and they must
+    /// never be read as a later lap; so this is called for every row once per lap.
     fn sweep(&mut self, rows: Range<u32>, head: LogPos);
 
-    /// Appends the bytes of `rows` to `out`. `old`: as the last checkpoint that counts has them,
-    /// empty if none does.
+    /// Appends `rows` to `out`. `old` has the same rows from the last valid checkpoint; it is empty
+    /// if there is none.
     fn save(&mut self, rows: Range<u32>, old: &[u8], out: &mut Vec<u8>);
 
-    /// Takes over the rows from `first` on, as [`LogPolicy::save`] gave them.
+    /// Loads the rows that start at `first`, in the format written by [`LogPolicy::save`].
     fn restore(&mut self, first: u32, bytes: &[u8]);
 
-    /// From now on memory has all positions, also those that otherwise lie on disk: rows are
-    /// restored, filled and saved without a read. Takes `IndexShape::widened_bytes` more.
+    /// Keeps all positions in memory, also those that are otherwise on disk only. Then rows can be
+    /// restored, filled and saved without a read. Takes `IndexShape::widened_bytes` more memory.
     fn widen(&mut self);
 
-    /// What only `widen` had in memory has been saved.
+    /// Undoes `widen`: the positions that only `widen` kept in memory are saved now.
     fn narrow(&mut self);
 
-    /// Rows are going to be saved for a checkpoint, from the first on.
+    /// A checkpoint starts: all rows will be saved, from the first row on.
     fn save_begins(&mut self);
 
-    /// The checkpoint that all rows were saved for counts from now on.
+    /// The checkpoint is complete and valid: all rows are saved in it.
     fn save_counts(&mut self);
 
-    /// How much of the room for what only a checkpoint can take in is used, in 1/100.
+    /// Fill level of the room for positions that wait for the next checkpoint, in 1/100.
     fn unsaved(&self) -> usize;
 
     /// Entries in use.
@@ -303,22 +305,22 @@ pub(crate) trait LogPolicy: Send + Sync {
     /// Entries in use whose records the head has not passed.
     fn live(&self, head: LogPos) -> u64;
 
-    /// Entries that left their rows for want of room, before the log wrapped to their records.
+    /// Entries dropped because their rows were full, before the log wrapped to their records.
     fn early_evictions(&self) -> u64;
 
     /// Forgets everything.
     fn clear(&mut self);
 }
 
-/// One shard's part of an index, of either family. A device has one family for life, so the same
-/// variant stands in all of its shards.
+/// One shard's part of an index, for either family. A device never changes its family, so all its
+/// shards have the same variant.
 pub(crate) enum ShardPolicy {
     Table(Box<dyn TablePolicy>),
     Log(Box<dyn LogPolicy>),
 }
 
 impl ShardPolicy {
-    /// The policy of the Disk Table, for what only the table needs.
+    /// The Disk Table policy, for calls that only the table has.
     pub(crate) fn table(&self) -> Option<&dyn TablePolicy> {
         match self {
             Self::Table(table) => Some(&**table),
@@ -333,7 +335,7 @@ impl ShardPolicy {
         }
     }
 
-    /// The policy of the log, for what only the log needs.
+    /// The log policy, for calls that only the log has.
     pub(crate) fn log(&self) -> Option<&dyn LogPolicy> {
         match self {
             Self::Table(_) => None,
@@ -355,7 +357,7 @@ impl ShardPolicy {
         }
     }
 
-    /// Whether each lookup must take the lock that changes a shard, to note the order of use.
+    /// Returns true if each lookup must take the shard's write lock, to update the order of use.
     pub(crate) fn notes_look_ups(&self) -> bool {
         self.table().is_some_and(TablePolicy::notes_look_ups)
     }
@@ -389,7 +391,7 @@ impl ShardPolicy {
         }
     }
 
-    /// Entries in use whose records are still there. In a table the head passes nothing.
+    /// Entries in use with records that still exist. In a table the head passes no record.
     pub(crate) fn live(&self, head: LogPos) -> u64 {
         match self {
             Self::Table(table) => table.entries(),
@@ -426,7 +428,8 @@ mod tests {
         for name in ["TablePolicy", "LogPolicy"] {
             assert_eq!(defaults(source, name), [""; 0], "{name}");
         }
-        // The check itself finds a default, alone and before other methods.
+        // The check itself finds a default method, both as the only method and before other
+        // methods.
         for default in [
             "fn forget_all(&mut self) {}",
             "fn forget_all(&self) -> bool {\n false;\n    }",

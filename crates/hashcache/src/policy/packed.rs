@@ -1,24 +1,25 @@
 //! Arrays of entries packed to the bit: an entry of 11 bits takes 11 bits, not two bytes.
 //!
-//! Invariant: entry `n` takes bits `n * bits` to `(n + 1) * bits`, lowest first; so a row of eight
-//! entries is as many whole bytes as an entry has bits, and rows can be saved one by one.
-//! Cost: one unaligned load, or a load and a store, an entry.
+//! Invariant: entry `n` takes bits `n * bits` to `(n + 1) * bits`, lowest first. A row (eight
+//! entries) therefore takes as many whole bytes as an entry has bits, and rows can be saved
+//! separately.
+//! Cost: an unaligned load for a read; a load and a store for a write.
 
 use std::ops::Range;
 
 use crate::memory::IndexMemory;
 
-/// An entry may begin at any bit of a byte and must still lie in eight of them.
+/// An entry may start at any bit of a byte and must still fit into eight bytes: 64 - 7 bits.
 const BITS_MAX: u32 = 57;
 const WORD: usize = 8;
 
-/// Entry `n` of `bytes`, packed to `bits` bits; behind the last there must be a word of padding.
+/// Reads entry `n` in `bytes`, packed to `bits` bits; a padding word must follow the last entry.
 pub(super) fn load(bytes: &[u8], n: usize, bits: u32) -> u64 {
     let (at, shift) = place(n, bits);
     word(bytes, at) >> shift & mask(bits)
 }
 
-/// Stores what [`load`] loads.
+/// Writes an entry for [`load`].
 pub(super) fn store(bytes: &mut [u8], n: usize, bits: u32, entry: u64) {
     debug_assert!(entry <= mask(bits));
     let (at, shift) = place(n, bits);
@@ -44,7 +45,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 /// An array of small integers.
 pub(crate) struct Packed {
     bits: u32,
-    /// With a word of padding, so that the last entry can be loaded as a word too.
+    /// Followed by a padding word, so that the last entry can be loaded as a word too.
     bytes: IndexMemory,
 }
 
@@ -67,7 +68,7 @@ impl Packed {
         store(&mut self.bytes, n, self.bits, entry);
     }
 
-    /// The bytes of entries that begin and end on whole bytes.
+    /// The bytes of entries that start and finish at whole bytes.
     fn range(&self, entries: Range<usize>) -> Range<usize> {
         let bits = self.bits as usize;
         debug_assert!((entries.start * bits).is_multiple_of(8));
@@ -79,7 +80,7 @@ impl Packed {
         out.extend_from_slice(&self.bytes[self.range(entries)]);
     }
 
-    /// Takes over entries from `first`, a multiple of eight, on, as [`Packed::save`] gave them.
+    /// Loads entries, starting at `first`, a multiple of eight, as written by [`Packed::save`].
     pub(crate) fn restore(&mut self, first: usize, bytes: &[u8]) {
         let at = self.range(first..first).start;
         let end = self.bytes.len() - WORD;
@@ -88,14 +89,14 @@ impl Packed {
         }
     }
 
-    /// Memory that it takes with its padding, bytes.
+    /// Memory in use including the padding, bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
 
-    /// All entries are 0 again, in memory that was never touched: zeros that are written take as
-    /// much as entries.
+    /// Sets all entries to 0 by allocating new zeroed memory: pages that were never touched take no
+    /// memory, but pages overwritten with zeros do.
     pub(crate) fn clear(&mut self) {
         self.bytes = IndexMemory::zeroed(self.bytes.len());
     }

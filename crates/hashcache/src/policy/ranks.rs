@@ -1,17 +1,17 @@
-//! Sets in memory: a tag and a rank for each of eight slots, 11 bits a slot (paper, section 3.3).
+//! Sets in memory: a tag and a rank for each slot, 11 bits a slot (paper, section 3.3).
 //!
-//! Called by `set_mem` and `set_mem_lru`, which say which row a set has.
+//! Called by `set_mem` and `set_mem_lru`, which map a set to a row.
 //!
-//! Invariants: the ranks of a row that is known are a permutation, 0 the latest used; a row of
-//! zeros is not known. No tag is in a row twice: a put takes the slot of an equal tag, which could
-//! be an older version of its name, and so two versions of a name never lie in one set.
+//! Invariants: ranks in a known row are a permutation, 0 is the most recently used slot; a row with
+//! only zeros is not known. A row never has the same tag twice: a put takes the slot with an equal
+//! tag, which could hold an older version. So a set never holds two versions of a name.
 
 use super::{Occupant, Packed, Slot, WAYS};
 use crate::key::KeyHash;
 
 const TAG_BITS: u32 = 8;
 const RANK_BITS: u32 = 3;
-/// 8 bits of tag, 3 of rank.
+/// 8 bits for the tag, 3 for the rank.
 pub(crate) const SLOT_BITS: u32 = TAG_BITS + RANK_BITS;
 
 const TAG: u64 = (1 << TAG_BITS) - 1;
@@ -23,7 +23,7 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    /// `rows` rows, none known.
+    /// `rows` rows; no row is known.
     pub(crate) fn new(rows: usize) -> Self {
         Self {
             rows,
@@ -39,7 +39,7 @@ impl Ranks {
         &mut self.packed
     }
 
-    /// The tag that stands for `key`; 0 stands for none.
+    /// The tag for `key`; it is never 0, because tag 0 means an empty slot.
     fn tag_of(key: KeyHash) -> u64 {
         u64::from(key.tag(TAG_BITS))
     }
@@ -57,19 +57,20 @@ impl Ranks {
             .store(row * WAYS + way, tag | (rank as u64) << TAG_BITS);
     }
 
-    /// Whether memory knows what the slots of `row` hold.
+    /// Returns true if memory knows the slot contents in `row`.
     pub(crate) fn is_known(&self, row: usize) -> bool {
         let seen = (0..WAYS).fold(0u8, |seen, way| seen | 1 << self.rank(row, way));
         seen == u8::MAX
     }
 
-    /// The slot that holds `key`, if any does: an equal tag of another name may answer in vain.
+    /// Returns the slot with `key`'s tag. The slot may hold another name with an equal tag.
     pub(crate) fn find(&self, row: usize, key: KeyHash) -> Option<Slot> {
         let tag = Self::tag_of(key);
         (0..WAYS).find(|way| self.tag(row, *way) == tag).map(Slot)
     }
 
-    /// The slot for `key`, now taken: that of an equal tag, an empty one, or the least used.
+    /// Takes a slot for `key`: the slot with an equal tag, else an empty slot, else the least
+    /// recently used slot.
     pub(crate) fn claim(&mut self, row: usize, key: KeyHash) -> Slot {
         let empty = || (0..WAYS).find(|way| self.tag(row, *way) == 0).map(Slot);
         let last = || (0..WAYS).max_by_key(|way| self.rank(row, *way)).map(Slot);
@@ -82,7 +83,7 @@ impl Ranks {
         slot
     }
 
-    /// `slot` holds `key` from now on, as the latest used.
+    /// Stores `key`'s tag in `slot` and makes it the most recently used slot.
     pub(crate) fn put(&mut self, row: usize, slot: Slot, key: KeyHash) {
         if let Some(other) = self.find(row, key) {
             self.vacate(row, other);
@@ -92,7 +93,7 @@ impl Ranks {
         self.touch(row, slot);
     }
 
-    /// `slot` is the latest used.
+    /// Makes `slot` the most recently used.
     pub(crate) fn touch(&mut self, row: usize, slot: Slot) {
         let own = self.rank(row, slot.0);
         for way in 0..WAYS {
@@ -104,20 +105,20 @@ impl Ranks {
         self.store(row, slot.0, self.tag(row, slot.0), 0);
     }
 
-    /// `slot` holds nothing any more.
+    /// Marks `slot` as empty.
     pub(crate) fn vacate(&mut self, row: usize, slot: Slot) {
         self.store(row, slot.0, 0, self.rank(row, slot.0));
     }
 
-    /// Takes over what the slots were seen to hold; ranks begin in the order of versions. Does
-    /// nothing when two slots have equal tags: memory could name but one of them, and what the
-    /// other holds would be found again one day, in place of newer versions.
+    /// Loads the slot contents; the initial ranks follow the versions. Does nothing if two slots
+    /// have equal tags: memory could name only one, and the object in the other slot would be found
+    /// again later, instead of a newer version.
     pub(crate) fn learn(&mut self, row: usize, slots: &[Option<Occupant>]) {
         if Self::surplus(slots).next().is_some() {
             return;
         }
         self.empty(row);
-        // In an array, not a list: this is called under the lock of a shard.
+        // Uses an array, not a `Vec`, because this is called under a shard's lock.
         let mut held = [None; WAYS];
         for (place, filled) in held.iter_mut().zip(Self::held(slots)) {
             *place = Some(filled);
@@ -133,7 +134,7 @@ impl Ranks {
         slots.iter().enumerate().take(WAYS).filter_map(filled)
     }
 
-    /// The slots whose tag a newer one has too.
+    /// The slots that have the same tag as a slot with a newer version.
     pub(crate) fn surplus(slots: &[Option<Occupant>]) -> impl Iterator<Item = Slot> + use<'_> {
         let older = move |(slot, occupant): (Slot, Occupant)| {
             let tag = Self::tag_of(occupant.key);
@@ -147,12 +148,12 @@ impl Ranks {
         Self::held(slots).filter_map(older)
     }
 
-    /// `row` is known to hold nothing.
+    /// Marks `row` as known and empty.
     pub(crate) fn empty(&mut self, row: usize) {
         (0..WAYS).for_each(|way| self.store(row, way, 0, way));
     }
 
-    /// What `row` holds is no longer known.
+    /// Marks `row` as unknown.
     pub(crate) fn unlearn(&mut self, row: usize) {
         (0..WAYS).for_each(|way| self.store(row, way, 0, 0));
     }
@@ -179,7 +180,7 @@ mod tests {
         Secret::from_bytes([1; 32]).name(&n.to_le_bytes())
     }
 
-    /// Keys of which no two have an equal tag.
+    /// Keys with tags that are all different.
     fn keys(count: usize) -> Vec<KeyHash> {
         let mut seen = std::collections::HashSet::new();
         (0..)

@@ -1,15 +1,15 @@
-//! HashCache-Set: the disk is an N-way set-associative hash table, memory holds nothing (paper,
+//! HashCache-Set: the disk is an N-way set-associative hash table; memory holds no index (paper,
 //! section 3.2).
 //!
-//! A lookup reads the whole set: neighbouring blocks cost little more than one. With no memory for
-//! ranks, a set evicts its oldest version.
+//! A lookup reads the whole set, because several adjacent blocks cost little more than a single
+//! block. There is no memory for ranks, so a set evicts its oldest version.
 
 use std::ops::Range;
 
 use super::{Epoch, Located, Occupant, SetId, Slot, TablePolicy};
 use crate::key::KeyHash;
 
-/// The index of a Disk Table that has none.
+/// The policy for a Disk Table without an index in memory.
 pub(crate) struct Set {
     sets: u64,
 }
@@ -42,12 +42,12 @@ impl TablePolicy for Set {
         Slot(position.or_else(oldest).unwrap_or(0))
     }
 
-    // Only a read can tell.
+    // Only reading the set shows if the key is stored.
     fn forget_all(&mut self, _key: KeyHash) -> bool {
         true
     }
 
-    // Memory holds nothing, so the other methods have nothing to do.
+    // Memory holds no index, so the other methods have nothing to do.
 
     fn notes_look_ups(&self) -> bool {
         false

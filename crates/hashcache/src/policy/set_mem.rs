@@ -1,9 +1,9 @@
-//! HashCache-SetMem: a set-associative table on disk, of which memory knows tags and ranks (paper,
+//! HashCache-SetMem: a set-associative table on disk, with all tags and ranks in memory (paper,
 //! section 3.3).
 //!
-//! 3.1 % of misses meet an equal tag and cost a read, the others none; a hit reads only its own
-//! block; a put writes its block and reads nothing. A set that memory does not know yet (after a
-//! crash) is read when it is first asked for.
+//! 3.1 % of misses find an equal tag and cost a read, other misses cost none. A hit reads only its
+//! own block; a put writes its block and reads nothing. A set that is not in memory yet (after a
+//! crash) is read when a lookup or put first needs it.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ use crate::key::KeyHash;
 
 /// One shard's sets.
 pub(crate) struct SetMem {
-    /// In the whole table.
+    /// Number of sets in the whole table.
     sets: u64,
-    /// The first that belongs to this shard.
+    /// First set in this shard.
     first: u64,
     here: u32,
     ranks: Ranks,
 }
 
 impl SetMem {
-    /// Sets `first` to `first + here` of a table of `sets`; none is known yet.
+    /// Sets `first` to `first + here` in a table of `sets` sets; no set is in memory yet.
     pub(crate) fn new(sets: u64, first: u64, here: u32) -> Self {
         Self {
             sets,
@@ -55,7 +55,7 @@ impl TablePolicy for SetMem {
         false
     }
 
-    // Ranks follow hits alone: memory holds all sets, so lookups need no order of use.
+    // Only hits change ranks: memory holds all sets, so lookups change no order.
     fn looked_for(&mut self, _key: KeyHash) {}
 
     fn wants_slots(&self, key: KeyHash) -> bool {
@@ -68,7 +68,7 @@ impl TablePolicy for SetMem {
         self.ranks.claim(row, key)
     }
 
-    // `claim` has noted it.
+    // `claim` has already updated the ranks.
     fn written(&mut self, _key: KeyHash) {}
 
     fn unknown_set(&self, from: u32) -> Option<(u32, SetId)> {
@@ -76,8 +76,8 @@ impl TablePolicy for SetMem {
         Some((row, SetId(self.first + u64::from(row))))
     }
 
-    // Every put learns its set before it writes to it, so a reader that finds the set still unknown
-    // has read its current content, whatever the epoch.
+    // Every put loads its set before it writes to it. So a reader that finds the set still unknown
+    // has read the current content, at any epoch.
     fn learn_set(&mut self, set: SetId, _epoch: Epoch, slots: &[Option<Occupant>]) {
         let row = usize::try_from(set.0.saturating_sub(self.first)).unwrap_or(usize::MAX);
         if row < self.here as usize && !self.ranks.is_known(row) {
@@ -110,8 +110,8 @@ impl TablePolicy for SetMem {
         }
     }
 
-    // The tag stays as long as the slot holds what it stands for: a slot that only memory takes for
-    // empty would give its old version back one day.
+    // The tag stays until the slot on disk is cleared. If memory treated the slot as empty earlier,
+    // the old version in it could be found again later.
     fn forget_all(&mut self, key: KeyHash) -> bool {
         let (_, row) = self.row(key);
         !self.ranks.is_known(row) || self.ranks.find(row, key).is_some()

@@ -1,16 +1,15 @@
-//! HashCache-SetMemLRU: the table of `set-mem`, of which memory knows only the sets used last
+//! HashCache-SetMemLRU: the `set-mem` table, with only the most recently used sets in memory
 //! (paper, section 3.3).
 //!
-//! A set that memory does not hold is read whole before a lookup is answered from it or a put
-//! writes to it. From then on memory holds it, in the place of the set used longest ago. So nothing
-//! has to be saved, neither lists of slots nor checkpoints, and every opening begins with no set in
-//! memory.
+//! If a set is not in memory, it is read whole before a lookup or a put uses it. Then memory holds
+//! the set, in the least recently used row. So nothing has to be saved, neither slot lists nor
+//! checkpoints, and after every open memory holds no set.
 //!
-//! Invariant: what memory knows of a held set is what its slots hold, or are about to hold. A set
-//! that was read while a slot of the shard was being written, or before, is not used: meanwhile
-//! memory may have held, changed and dropped the set ([`Epoch`]).
-//! Cost: one read for a set that is not held; 11 bits a slot, and `held_sets`, for each set that
-//! is.
+//! Invariant: for a held set, memory has the slot contents as they are on disk or are about to be
+//! written. A set that was read while a slot in the shard was being written, or before, is not
+//! loaded: meanwhile memory may have held, changed and dropped the set ([`Epoch`]).
+//! Cost: one read for each set that is not held. Each held set takes 11 bits a slot, and the bits
+//! in `held_sets`.
 
 use std::ops::Range;
 
@@ -21,18 +20,18 @@ use crate::key::KeyHash;
 
 /// One shard's sets.
 pub(crate) struct SetMemLru {
-    /// In the whole table.
+    /// Number of sets in the whole table.
     sets: u64,
-    /// The first that belongs to this shard.
+    /// First set in this shard.
     first: u64,
     held: HeldSets,
     ranks: Ranks,
-    /// Grows by two with each change of a slot; odd while a slot that was claimed is being written.
+    /// Increases by two with each slot change; odd while a claimed slot is being written.
     epoch: u64,
 }
 
 impl SetMemLru {
-    /// For sets `first` to `first + here` of a table of `sets`, of which `rows` are held at most.
+    /// For sets `first` to `first + here` in a table of `sets` sets; at most `rows` sets are held.
     pub(crate) fn new(sets: u64, first: u64, here: u64, rows: usize) -> Self {
         Self {
             sets,
@@ -43,13 +42,13 @@ impl SetMemLru {
         }
     }
 
-    /// Memory that it takes, bytes.
+    /// Memory in use, bytes.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.held.bytes() + self.ranks.bytes()
     }
 
-    /// The set of `key`, and its number within the shard.
+    /// Returns the set for `key`, and its number within the shard.
     fn place(&self, key: KeyHash) -> (SetId, u64) {
         let set = key.set(self.sets);
         debug_assert!(set >= self.first);
@@ -60,7 +59,7 @@ impl SetMemLru {
         self.held.find(self.place(key).1)
     }
 
-    /// Holds a set whose slots were read, unless memory could not tell them apart.
+    /// Loads a set from its slots, unless two slots have equal tags.
     fn hold(&mut self, number: u64, slots: &[Option<Occupant>]) -> Option<usize> {
         if Ranks::surplus(slots).next().is_some() {
             return None;
@@ -91,7 +90,7 @@ impl TablePolicy for SetMemLru {
         true
     }
 
-    // Misses count as use too: a held set saves their reads.
+    // Misses count as use too, because a held set saves a read on a miss as well.
     fn looked_for(&mut self, key: KeyHash) {
         if let Some(row) = self.row(key) {
             self.held.touch(row);
@@ -135,7 +134,7 @@ impl TablePolicy for SetMemLru {
         }
     }
 
-    // The tag stays as long as the slot holds what it stands for, as in `set_mem`.
+    // The tag stays until the slot on disk is cleared, as in `set_mem`.
     fn forget_all(&mut self, key: KeyHash) -> bool {
         self.row(key)
             .is_none_or(|row| self.ranks.find(row, key).is_some())
@@ -154,8 +153,8 @@ impl TablePolicy for SetMemLru {
         }
     }
 
-    // Memory begins with no set after each opening: nothing is saved, and recovery has nothing to
-    // note. Sets are loaded when they are asked for, not in the background.
+    // After each open memory holds no set: nothing is saved, and recovery has nothing to update.
+    // Sets are loaded when a lookup or put needs them, not in the background.
 
     fn unknown_set(&self, _from: u32) -> Option<(u32, SetId)> {
         None
@@ -278,7 +277,7 @@ mod tests {
         let (keys, mut policy) = (keys(2), policy(1));
         let set = SetId(keys[0].set(SETS));
         policy.claim(keys[0], &[None; WAYS]);
-        // Given away while its slot is on its way to the disk.
+        // The row is reused while the slot is still being written to disk.
         policy.held.take(policy.place(keys[1]).1);
         let during = epoch(&policy, keys[0]);
         policy.learn_set(set, during, &[None; WAYS]);

@@ -1,10 +1,11 @@
-//! The length of a run in fewer than 8 bits, where an entry has no room for all of them.
+//! Run lengths in fewer than 8 bits, for entries that have no room for 8.
 //!
-//! 3 bits of exponent above some of mantissa: exact while the mantissa and one bit more hold it,
-//! then rounded up. A run that was rounded once stays as it is, so that no checkpoint makes it
-//! longer. What is told too long costs bytes of a read, and nothing else.
+//! 3 exponent bits above the mantissa bits: exact while the mantissa and one more bit can hold the
+//! length, then rounded up. A run that was rounded once does not change when it is rounded again,
+//! so checkpoints never make it longer. If the length is too long, a read fetches more bytes than
+//! needed; it has no other effect.
 
-/// The run, as `format::run_code` tells it, that `code` stands for.
+/// Decodes `code` to a run length, as a `format::run_code`.
 pub(super) fn lengthen(code: u8, mantissa_bits: u32) -> u8 {
     let (exponent, mantissa) = (code >> mantissa_bits, code & ((1 << mantissa_bits) - 1));
     if exponent == 0 {
@@ -14,7 +15,7 @@ pub(super) fn lengthen(code: u8, mantissa_bits: u32) -> u8 {
     u8::try_from(run).unwrap_or(u8::MAX)
 }
 
-/// The code of the shortest run that is not below `run`.
+/// The code of the shortest run length that is at least `run`.
 pub(super) fn shorten(run: u8, mantissa_bits: u32) -> u8 {
     let first = 1 << mantissa_bits;
     let mut shift = (8 - run.leading_zeros()).saturating_sub(mantissa_bits + 1);

@@ -1,27 +1,27 @@
-//! Log positions that are no longer in their rows and not in a checkpoint yet.
+//! Log positions that have left their rows in memory and are not in a checkpoint yet.
 //!
-//! Called by `log_lru`. A hash table with open addressing, made once: it does not grow, and takes
-//! no memory under the lock of a shard.
+//! Called by `log_lru`. This is a hash table with open addressing and a fixed size: it does not
+//! grow, so it allocates no memory under a shard's lock.
 //!
-//! Invariant: a slot stands in it at most once.
-//! Cost: 12 bytes for a place of the table; eight places for seven positions.
+//! Invariant: a slot is in the table at most once.
+//! Cost: 12 bytes for each place in the table; eight places for seven positions.
 
-/// Where an object lies: its position modulo the log, and how far its run reaches from there, as
-/// `format::run_code` tells it (0 without one, or when runs are not kept).
+/// An object's address: the position modulo the log size, and how far the run reaches from there,
+/// as a `format::run_code` (0 if there is no run, or if runs are not stored).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LogAddress {
     pub(super) position: u32,
     pub(super) run: u8,
 }
 
-/// A position, and the slot it belongs to.
+/// A position and the slot that it belongs to.
 #[derive(Clone, Copy, Default)]
 struct UnsavedPosition {
-    /// One more than the slot; 0: an empty place.
+    /// The slot plus 1; 0 means an empty place.
     slot: u32,
     position: u32,
     run: u8,
-    /// The checkpoint under way has it.
+    /// The checkpoint in progress has this position.
     saved: bool,
 }
 
@@ -58,7 +58,7 @@ impl UnsavedPositions {
         size_of_val(&*self.places) as u64
     }
 
-    /// How much of it is in use, in 1/100.
+    /// Fill level, in 1/100.
     pub(crate) fn fullness(&self) -> usize {
         self.len * 100 / self.most.max(1)
     }
@@ -69,8 +69,7 @@ impl UnsavedPositions {
         (it.slot != 0).then_some(LogAddress { position, run })
     }
 
-    /// Takes the `address` of `slot` in, instead of another one; false when there is no room for
-    /// it.
+    /// Stores the `address` for `slot` and replaces an older address; false if the table is full.
     #[must_use]
     pub(super) fn insert(&mut self, slot: u32, address: LogAddress) -> bool {
         let at = self.find(slot);
@@ -95,21 +94,21 @@ impl UnsavedPositions {
         }
     }
 
-    /// The checkpoint under way has what waits for `slot`.
+    /// Marks `slot`'s position as saved in the checkpoint in progress.
     pub(crate) fn mark_saved(&mut self, slot: u32) {
         let at = self.find(slot);
         self.places[at].saved = self.places[at].slot != 0;
     }
 
-    /// Another checkpoint begins: it has nothing yet.
+    /// A new checkpoint starts: it has no position yet.
     pub(crate) fn mark_all_unsaved(&mut self) {
         self.places.iter_mut().for_each(|it| it.saved = false);
     }
 
-    /// The checkpoint counts: what it has need not wait here any more.
+    /// The checkpoint is valid: removes the positions that it has.
     pub(crate) fn drop_saved(&mut self) {
         for at in 0..self.places.len() {
-            // The later places of the probe sequence move up.
+            // The removal moves later places in the probe sequence to `at`, so check `at` again.
             while self.places[at].saved {
                 self.remove_at(at);
             }
@@ -123,7 +122,7 @@ impl UnsavedPositions {
         self.len = 0;
     }
 
-    /// Where the search for `slot` begins.
+    /// The place where the search for `slot` starts.
     fn home(&self, slot: u32) -> usize {
         let spread = u64::from(slot.wrapping_mul(0x9e37_79b1));
         usize::try_from((spread * self.places.len() as u64) >> 32).unwrap_or(0)
@@ -133,7 +132,7 @@ impl UnsavedPositions {
         (at + 1) % self.places.len()
     }
 
-    /// The place of `slot`, or the empty one where it would go. (There is always an empty one.)
+    /// Returns `slot`'s place, or the empty place for it. (There is always an empty place.)
     fn find(&self, slot: u32) -> usize {
         let mut at = self.home(slot);
         while self.places[at].slot != 0 && self.places[at].slot != slot + 1 {
@@ -142,7 +141,7 @@ impl UnsavedPositions {
         at
     }
 
-    /// Empties a place and closes the gap, so that no search ends before what it looks for.
+    /// Empties a place and closes the gap, so that no search stops too early.
     fn remove_at(&mut self, mut hole: usize) {
         self.len -= 1;
         let count = self.places.len();
@@ -155,7 +154,7 @@ impl UnsavedPositions {
                 if place.slot == 0 {
                     return;
                 }
-                // It may move back unless its search begins behind the hole.
+                // The entry may move back unless its search starts behind the hole.
                 let home = self.home(place.slot - 1);
                 let (from_home, from_hole) =
                     ((at + count - home) % count, (at + count - hole) % count);

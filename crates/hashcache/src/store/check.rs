@@ -1,4 +1,4 @@
-//! Inspects a store from outside: verifies every record, or reads the superblock only.
+//! Inspects a store offline: verifies every record, or reads only the superblock.
 
 use crate::address::SetId;
 use crate::config::{Config, PolicyKind, Rows};
@@ -17,19 +17,20 @@ use crate::store::device::{self, DevicePath, Opened};
 use crate::store::sizing;
 use crate::stripe::Stripe;
 
-/// What a check found; see [`CheckReport::is_well`].
+/// Result of a check; see [`CheckReport::is_well`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckReport {
     /// Records that verify: heads, spans and tails.
     pub records: u64,
-    /// Bytes of their content and metadata.
+    /// Bytes of content and metadata in the records that verify.
     pub bytes: u64,
     /// Records that were written and do not verify.
     pub damaged: u64,
-    /// Records of the last batch of a run that was cut off: they never arrived, which is no damage.
+    /// Records of the last batch in a run that crashed: their write never finished, which is no
+    /// damage.
     pub cut_off: u64,
-    /// Segments and sets looked at.
+    /// Segments and sets that were checked.
     pub areas: u64,
     /// Copies A and B of the superblock that do not verify.
     pub superblocks_damaged: [bool; 2],
@@ -40,7 +41,7 @@ pub struct CheckReport {
 }
 
 impl CheckReport {
-    /// Whether everything that was written verifies.
+    /// Returns true if everything that was written verifies.
     pub fn is_well(&self) -> bool {
         self.damaged == 0
             && self.superblocks_damaged == [false; 2]
@@ -49,39 +50,40 @@ impl CheckReport {
     }
 }
 
-/// A device of a store, as the others know it.
+/// A member device, as the other devices of the store record it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemberDevice {
-    /// Its number in the store.
+    /// Device number in the store.
     pub device: u16,
-    /// Its size, bytes: its share of the objects is in proportion.
+    /// Device size, bytes: the device's share of the objects is in proportion to it.
     pub device_bytes: u64,
 }
 
-/// What a superblock says of its store.
+/// Contents of a superblock.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// Format of the store.
+    /// Format version of the store.
     pub format_version: u32,
-    /// Made at random when the store was.
+    /// Random ID, drawn when the store was created.
     pub store_id: u128,
-    /// Which of the store's devices this is.
+    /// Number of this device in the store.
     pub device: u16,
-    /// The devices that made up the store when this one was last part of it.
+    /// The member devices when this device was last part of the store.
     pub members: Vec<MemberDevice>,
-    /// The policy it was last opened with.
+    /// The policy of the last open.
     pub policy: &'static str,
     /// Rows that a name may be in, with `log`.
     pub rows: Option<u8>,
-    /// Whether the entries of its index have room for runs.
+    /// True if the index entries have room for runs.
     pub grouped: bool,
-    /// The first version since that policy, and no other, opened it; 0: from the start.
+    /// The first version since which only that policy opened the store; 0: from the start.
     pub policy_since: u64,
-    /// From which versions on which devices made up the store, the oldest first.
+    /// The member devices over time, each list with the first version, oldest first.
     pub memberships: Vec<(u64, Vec<MemberDevice>)>,
-    /// Without a checkpoint nothing older is restored: removes may be gone from the journal.
+    /// Without a checkpoint, no record below this version is restored: removes may be gone from the
+    /// journal.
     pub removes_forgotten_below: u64,
     /// How often a superblock was written.
     pub superblock_serial: u64,
@@ -89,7 +91,7 @@ pub struct Inspection {
     pub journal_bytes: u64,
     /// Size of each of the two checkpoint areas, bytes.
     pub checkpoint_bytes: u64,
-    /// Closed in order.
+    /// True if the store was closed in order.
     pub clean: bool,
     /// Size of the store, bytes.
     pub device_bytes: u64,
@@ -99,30 +101,30 @@ pub struct Inspection {
     pub segment_bytes: u32,
     /// Segments that were written.
     pub segments_written: u64,
-    /// Segments in all.
+    /// Segments in total.
     pub segments: u64,
-    /// What positions count, bytes.
+    /// The unit of positions, bytes.
     pub unit_bytes: u32,
-    /// Size of a slot of the Disk Table, bytes.
+    /// Size of a Disk Table slot, bytes.
     pub block_bytes: u32,
     /// Slots in a set.
     pub ways: u32,
     /// Sets in the Disk Table.
     pub sets: u64,
-    /// Mean object the index is sized for, bytes.
+    /// Mean object size for which the index is sized, bytes.
     pub object_bytes: u32,
-    /// Memory the index takes, bytes.
+    /// Memory for the index, bytes.
     pub index_bytes: u64,
-    /// Bits of it for each slot.
+    /// Index bits for each slot.
     pub index_bits_per_slot: f64,
-    /// Bits of it for each live entry, as the last checkpoint has them; `None` when the store was
-    /// not closed in order, for then entries may have changed since, and without an index.
+    /// Index bits for each live entry, as of the last checkpoint; `None` if the store was not
+    /// closed in order, because entries may have changed since, and if there is no index.
     pub index_bits_per_object: Option<f64>,
     /// Serial of the last checkpoint.
     pub checkpoint_serial: u64,
-    /// Whether all parts of that checkpoint verify, whichever build and policy wrote it.
+    /// True if all parts of that checkpoint verify, whichever build and policy wrote it.
     pub checkpoint_whole: bool,
-    /// Versions up to this may have been given out.
+    /// Versions up to this may have been drawn.
     pub next_version: u64,
     /// Unix time when the superblock was written, milliseconds.
     pub written_at_millis: u64,
@@ -160,7 +162,7 @@ fn opened(
     Ok((opened, stripe))
 }
 
-/// Reads the superblock of the first device of `config`. Changes nothing.
+/// Reads the superblock of the first device in `config`. Changes nothing.
 ///
 /// # Errors
 /// See [`OpenError`].
@@ -244,11 +246,11 @@ fn devices(members: &[Member]) -> Vec<MemberDevice> {
         .collect()
 }
 
-/// Verifies every record on every device of `config`, each for itself. Changes nothing. `progress`
-/// is called with the number of areas checked and their total, for one device after another.
+/// Verifies every record on every device in `config`, each device separately. Changes nothing.
+/// Calls `progress` with the number of areas checked and their total, one device after another.
 ///
 /// # Errors
-/// See [`OpenError`]; a damaged record is no error but counted.
+/// See [`OpenError`]; a damaged record is counted, not an error.
 pub fn check(
     config: &Config,
     mut progress: impl FnMut(u64, u64),
@@ -299,14 +301,14 @@ fn check_device(
     Ok(())
 }
 
-/// What lies in front of the records: superblocks, remove journal, checkpoint.
+/// Checks the areas in front of the records: superblocks, remove journal, checkpoint.
 fn check_front(stripe: &Stripe, opened: &Opened, report: &mut CheckReport) {
     let superblock = &opened.superblock;
     let copies = device::superblocks_damaged(&*opened.device, superblock);
     let all = report.superblocks_damaged.iter_mut().zip(copies);
     all.for_each(|(any, damaged)| *any |= damaged);
     let damaged = journal::blocks_damaged(&stripe.medium);
-    // The last block that a run wrote may have been cut in two with it.
+    // A crash may have torn the last block that the run wrote.
     match damaged {
         1 if !superblock.clean => report.cut_off += 1,
         _ => report.journal_blocks_damaged += damaged,
@@ -316,12 +318,12 @@ fn check_front(stripe: &Stripe, opened: &Opened, report: &mut CheckReport) {
 
 fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut CheckReport) {
     let segment = Segment::read(&stripe.medium, cursor, 0, 0, None);
-    // The head stands behind this segment, as if the log had just been written up to here.
+    // Set the head behind this segment, as if the log had just been written up to here.
     stripe.log.opened(Cursor {
         used: stripe.medium.geometry.segment_bytes,
         ..cursor
     });
-    // A slot is looked at where it lies.
+    // Slots are checked in the Disk Table.
     let records = segment.listed.iter().enumerate();
     for (n, listed) in records.filter(|(_, listed)| listed.kind != KIND_SLOT) {
         let at = stripe
@@ -332,7 +334,7 @@ fn check_segment(stripe: &Stripe, cursor: Cursor, clean: bool, report: &mut Chec
                 Read::Record(record) => Some(record.content_bytes() + record.metadata.len()),
                 _ => None,
             },
-            // A tail is verified with the slot it belongs to.
+            // A tail is verified with the slot.
             _ => Some(0),
         };
         match bytes {
@@ -372,7 +374,7 @@ fn check_set(stripe: &Stripe, set: SetId, report: &mut CheckReport) {
                 report.records += 1;
                 report.bytes += (record.content_bytes() + record.metadata.len()) as u64;
             }
-            // The log has gone over its tail: the slot is free, in effect.
+            // The log has overwritten the tail, so the slot counts as free.
             Read::Passed => {}
             Read::Other | Read::Damaged | Read::Refused | Read::Failed => report.damaged += 1,
         }

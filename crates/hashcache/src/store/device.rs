@@ -1,6 +1,7 @@
-//! One device of a store: what lies on it, whether it fits the settings, and the stripe made of it.
+//! A single device of a store: reads its superblocks, checks them against the settings, and builds
+//! the stripe.
 //!
-//! Called by `store`, which makes a store of devices, and by `check` and `measure`, which only
+//! Called by `store`, which builds a store from devices, and by `check` and `measure`, which only
 //! read.
 
 use std::fs::File;
@@ -28,7 +29,7 @@ use crate::stripe::{Parts, Stripe};
 use crate::write_queue::{Queue, names_max};
 
 impl Config {
-    /// Where the store is kept, device by device.
+    /// The places of the store, one for each device.
     pub(crate) fn device_paths(&self) -> Vec<DevicePath> {
         if self.devices.is_empty() {
             let device_path = |path: &PathBuf| DevicePath::of_path(path.clone());
@@ -43,21 +44,22 @@ impl Config {
     }
 }
 
-/// One of the files or devices a store is kept on.
+/// A file or device that holds a part of the store.
 #[derive(Clone)]
 pub(crate) struct DevicePath {
-    /// The path; what the device is called where it was given as one.
+    /// The path; for a device that the caller passed, a name for it.
     pub(crate) path: PathBuf,
     pub(crate) device: Option<Arc<dyn Device>>,
     pub(crate) access: Access,
 }
 
-/// Whether the file or block device of a place is locked while it is open.
+/// Tells if a file or block device is locked while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Locked: no other process may have it open.
     Exclusive,
-    /// Not locked: a process that serves from it continues, and one that starts is not refused.
+    /// Not locked: a process that serves from it continues, and a process that starts is not
+    /// refused.
     Shared,
 }
 
@@ -71,37 +73,37 @@ impl DevicePath {
         }
     }
 
-    /// Whether there is something already.
+    /// Returns true if a file or device exists there.
     pub(crate) fn exists(&self) -> bool {
         self.device.is_some() || self.path.exists()
     }
 
-    /// Whether it is as large as it is: a device of the caller's own, or a block device.
+    /// Returns true if the size is fixed: a device from the caller, or a block device.
     fn has_its_size(&self) -> bool {
         self.device.is_some() || FileDevice::is_block_device(&self.path)
     }
 }
 
-/// A device with the superblock that lies on it, or will.
+/// A device with a superblock, which may not be written yet.
 pub(crate) struct Opened {
     pub(crate) path: PathBuf,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) superblock: Superblock,
     pub(crate) geometry: Geometry,
-    /// The layout that its superblock has yet, if it grows.
+    /// The layout in the superblock, if the device is about to grow.
     pub(crate) pre_growth: Option<Geometry>,
-    /// It had been closed in order; known once versions are set aside.
+    /// True if the store was closed in order; set when versions are reserved.
     pub(crate) was_clean: bool,
 }
 
 impl Opened {
-    /// Whether its superblock was never written.
+    /// Returns true if the superblock was never written.
     pub(crate) fn is_new(&self) -> bool {
         self.superblock.serial == 0
     }
 }
 
-/// Opens the device at `device_path`, without writing anything but the space that `size` asks for.
+/// Opens the device at `device_path`. Writes nothing, but allocates the space for `size`.
 pub(crate) fn device(
     device_path: &DevicePath,
     size: Option<u64>,
@@ -109,7 +111,8 @@ pub(crate) fn device(
     device_or_new(device_path, size).map(|(device, _)| device)
 }
 
-/// The same, and whether this made its file: another process may have been quicker.
+/// As [`device()`], and returns true if this call created the file: another process may have been
+/// faster.
 pub(crate) fn device_or_new(
     device_path: &DevicePath,
     size: Option<u64>,
@@ -143,13 +146,13 @@ pub(crate) fn refused_by_device(
     }
 }
 
-/// What lies where the superblocks should.
+/// Result of a read of the superblocks.
 pub(crate) enum FoundSuperblock {
-    /// The newer of the valid ones.
+    /// The newer of the valid copies.
     Superblock(Box<Superblock>),
-    /// Zeros: a file that was just made.
+    /// Zeros: a file that was just created.
     Blank,
-    /// Nothing of ours, or nothing whole.
+    /// Foreign data, or no valid copy.
     Not(SuperblockError),
 }
 
@@ -159,7 +162,7 @@ pub(crate) fn front(device: &dyn Device) -> io::Result<FoundSuperblock> {
         return Ok(FoundSuperblock::Not(SuperblockError::Foreign));
     }
     let mut bytes = AlignedBuf::zeroed(2 * SUPERBLOCK_BYTES);
-    // One copy is enough, also where the other cannot be read.
+    // One copy is enough, even if the other cannot be read.
     let mut readable = [true; 2];
     if let Err(error) = device.read_at(0, &mut bytes) {
         for (n, copy) in bytes.chunks_mut(SUPERBLOCK_BYTES).enumerate() {
@@ -188,8 +191,8 @@ pub(crate) fn front(device: &dyn Device) -> io::Result<FoundSuperblock> {
     })
 }
 
-/// Which copies of `superblock` do not verify. One that was never written is no damage: the first
-/// is written alone when a store is made.
+/// Tells for each superblock copy if it does not verify. A copy that was never written is no
+/// damage: when a store is created, only the first copy is written.
 pub(crate) fn superblocks_damaged(device: &dyn Device, superblock: &Superblock) -> [bool; 2] {
     [0, 1].map(|n: u64| {
         let mut bytes = AlignedBuf::zeroed(SUPERBLOCK_BYTES);
@@ -206,8 +209,9 @@ pub(crate) fn superblocks_damaged(device: &dyn Device, superblock: &Superblock) 
     })
 }
 
-/// Whether nothing lies where file systems, volume managers and the like leave their marks: some of
-/// them leave the very first blocks alone. The whole remove journal will lie in what is looked at.
+/// Returns true if the regions are zero in which file systems, volume managers and similar software
+/// put their signatures: some of them leave the very first blocks empty. The whole remove journal
+/// will be inside the region that is checked.
 fn is_blank(device: &dyn Device) -> io::Result<bool> {
     let length = device.len() / IO_BLOCK as u64 * IO_BLOCK as u64;
     let front = length.min(2 << 20);
@@ -222,7 +226,7 @@ fn is_blank(device: &dyn Device) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Opens what is there; an error when there is nothing of ours.
+/// Opens an existing store; an error if there is no store of ours.
 pub(crate) fn existing(device_path: &DevicePath) -> Result<Opened, OpenError> {
     let device = device(device_path, None)?;
     let path = || device_path.path.clone();
@@ -271,7 +275,8 @@ fn refused(device_path: &DevicePath, error: SuperblockError) -> OpenError {
     }
 }
 
-/// What is at `device_path`, if a store or a part of one is; `None` where one can be made.
+/// Returns the store, or the part of a store, at `device_path`; `None` if a store can be created
+/// there.
 pub(crate) fn look(config: &Config, device_path: &DevicePath) -> Result<Option<Opened>, OpenError> {
     // A file of another program must not grow, so it is checked first.
     if !device_path.exists() {
@@ -293,14 +298,14 @@ pub(crate) fn look(config: &Config, device_path: &DevicePath) -> Result<Option<O
     }
 }
 
-/// Has all space of an existing file taken, see [`FileDevice::claim`].
+/// Allocates all space of an existing file, see [`FileDevice::claim`].
 pub(crate) fn claim(device_path: &DevicePath) {
     if device_path.device.is_none() {
         FileDevice::claim(&device_path.path);
     }
 }
 
-/// The layout of what is to be made at `device_path`. Nothing is made yet.
+/// The layout of the device that will be created at `device_path`. Nothing is created yet.
 pub(crate) fn planned(config: &Config, device_path: &DevicePath) -> Result<Geometry, OpenError> {
     let length = match config.size_bytes {
         Some(_) if !device_path.has_its_size() => 0,
@@ -336,7 +341,7 @@ fn agrees(config: &Config, device_path: &DevicePath, opened: &Opened) -> Result<
     if let Some(asked) = config.block_bytes
         && geometry.family == Family::Table
     {
-        // As it would be made here.
+        // The size with which the slots would be created here.
         let least = u32::try_from(opened.device.alignment()).unwrap_or(u32::MAX);
         let asked = block_bytes(asked.max(least));
         if asked != geometry.block_bytes {
@@ -351,7 +356,7 @@ fn agrees(config: &Config, device_path: &DevicePath, opened: &Opened) -> Result<
     Ok(())
 }
 
-/// The layout that `opened` is to have, if the size asked for is another.
+/// The new layout for `opened`, if the configured size is another size.
 fn grown(
     config: &Config,
     device_path: &DevicePath,
@@ -376,7 +381,7 @@ fn grown(
     };
     match grown {
         Ok(grown) => Ok(Some(grown)),
-        // Devices of a store may differ in size, but only one size is given.
+        // Devices of a store may differ in size, but only a single size is configured.
         Err(_) if config.device_paths().len() > 1 => Ok(None),
         Err(why) => Err(OpenError::Size {
             path: device_path.path.clone(),
@@ -387,7 +392,7 @@ fn grown(
     }
 }
 
-/// Gives the file of `opened` the space that it grows by. What lies on it is not touched.
+/// Extends the file of `opened` by the space that it grows by. Existing data is not touched.
 pub(crate) fn make_space(device_path: &DevicePath, opened: Opened) -> Result<Opened, OpenError> {
     if opened.pre_growth.is_none() || device_path.device.is_some() {
         return Ok(opened);
@@ -409,7 +414,7 @@ pub(crate) fn make_space(device_path: &DevicePath, opened: Opened) -> Result<Ope
             device_bytes: geometry.device_bytes,
         });
     }
-    // For a moment the lock was free.
+    // For a moment the file was not locked, so check that it is unchanged.
     match front(&*device).map_err(refused_by_device(device_path))? {
         FoundSuperblock::Superblock(now) if *now == superblock => Ok(Opened {
             path: path(),
@@ -423,8 +428,8 @@ pub(crate) fn make_space(device_path: &DevicePath, opened: Opened) -> Result<Ope
     }
 }
 
-/// What the system would refuse to a store of `config` at `paths`, where `found` lies: space, or
-/// io_uring. Found out without making anything.
+/// The errors that the system would give to a store with `config` at `paths`, where `found` is
+/// stored: for space, or for io_uring. Nothing is created.
 pub(crate) fn refused_by_system(
     config: &Config,
     paths: &[DevicePath],
@@ -436,7 +441,8 @@ pub(crate) fn refused_by_system(
             path: device_path.path.clone(),
             bytes: match found {
                 Some(opened) if opened.pre_growth.is_some() => opened.geometry.device_bytes,
-                // What it has already is filled where there is space, and used where there is not.
+                // The file keeps its current size: holes in it are allocated if there is space, and
+                // used as they are if there is not.
                 Some(_) => 0,
                 None if device_path.has_its_size() => 0,
                 None => config.size_bytes.unwrap_or(0),
@@ -448,7 +454,7 @@ pub(crate) fn refused_by_system(
         .map(|(path, source)| OpenError::Device { path, source })
         .collect();
     if config.io == Io::Uring {
-        // Any file will do: the kernel has a ring for us or it has none.
+        // Any file will do: the kernel either allows us a ring or not.
         let ring = File::open("/proc/self/exe").and_then(|file| Ring::start(&file));
         match ring {
             Ok(ring) => ring.close(),
@@ -461,15 +467,16 @@ pub(crate) fn refused_by_system(
     errors
 }
 
-/// A device as it was before it grew, to recover from.
+/// A device with the layout before it grew, as the source for recovery.
 pub(crate) struct PreGrowth {
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) _reservation: Option<Reservation>,
 }
 
-/// What a device that has grown is recovered from.
+/// Builds the stripe from which a grown device is recovered.
 ///
-/// It shares the queue of `grown`, the device as it is served: when that is closed, recovery ends.
+/// It shares the queue with `grown`, the stripe that serves: if that queue is closed, recovery
+/// stops.
 pub(crate) fn pre_growth(
     config: &Config,
     opened: &Opened,
@@ -495,8 +502,8 @@ pub(crate) fn pre_growth(
     }))
 }
 
-/// What the stripes share of a store on `opened`, all of which take part as the history of each
-/// says.
+/// Builds the state that the stripes on `opened` share. All devices take part, as the history on
+/// each device records.
 pub(crate) fn shared(
     config: &Config,
     opened: &[Opened],
@@ -534,7 +541,7 @@ pub(crate) fn shared(
     Ok(Shared::new(secret, budget, hot, members, clock))
 }
 
-/// A device as the others know it.
+/// A device as other devices record it.
 pub(crate) fn member(opened: &Opened) -> Member {
     Member {
         id: opened.superblock.device,
@@ -542,7 +549,7 @@ pub(crate) fn member(opened: &Opened) -> Member {
     }
 }
 
-/// The parts of an opened device, without its threads: for `check` too.
+/// Builds the stripe of an opened device, without the writer thread. Also used by `check`.
 pub(crate) fn stripe(
     config: &Config,
     opened: &Opened,
@@ -550,7 +557,7 @@ pub(crate) fn stripe(
     threads: usize,
 ) -> Result<Arc<Stripe>, OpenError> {
     let geometry = &opened.geometry;
-    // A slot and its tail are listed one by one.
+    // A slot and the tail are listed separately.
     let lines = if config.policy.keeps_lists() { 2 } else { 1 };
     let batch_records = LogWriter::list_entries_max(geometry) / lines;
     let queue = Queue::new(
@@ -634,8 +641,8 @@ fn stripe_with(
     Ok(Arc::new(stripe))
 }
 
-/// The ring that reads `opened` where one can be had and is asked for, and a line that says so.
-/// None for a check, which has no threads, and for a device that is no file.
+/// Starts the ring that reads `opened`, if it is configured and the kernel allows it, and logs the
+/// choice. `None` for a check, which has no threads, and for a device that is not a file.
 fn ring(config: &Config, opened: &Opened, threads: usize) -> Result<Option<Ring>, OpenError> {
     let Some(file) = opened.device.file().filter(|_| threads > 0) else {
         return Ok(None);

@@ -1,13 +1,13 @@
-//! Makes or opens a store of one or more devices.
+//! Creates or opens a store on one or more devices.
 //!
-//! Looks at the devices that exist, makes the missing ones, agrees on the history of memberships,
-//! sets versions aside on all devices, then starts the threads.
+//! Steps: checks the existing devices, creates the missing devices, agrees on the membership
+//! history, reserves versions on all devices, then starts the threads.
 //!
 //! Called by `cache`; calls `device` for each device.
 //!
-//! Invariant: nothing on a device changes before all of them are known to fit. No version is given
-//! out before every device has on disk which devices take part and up to where versions are set
-//! aside. A device that joins writes this before the others do: if it fails to join, nothing has
+//! Invariant: nothing on a device changes before all devices are known to fit. No version is drawn
+//! before every device has on disk which devices are members and up to where versions are reserved.
+//! A device that joins writes this before the other devices do: if it fails to join, nothing has
 //! changed.
 
 mod check;
@@ -39,14 +39,13 @@ use crate::stripe::Stripe;
 use crate::writer::{BackgroundWrite, DeviceWriter, Readmission};
 use device::{Access, DevicePath, Opened, PreGrowth, member, superblocks_damaged};
 
-/// Reads of a device that can be under way at once.
+/// Reads that can be in progress on a device at the same time.
 const READ_THREADS: usize = 16;
 
-/// A writing thread, with what [`DeviceWriter::run`] returns.
+/// A writer thread, with the result of [`DeviceWriter::run`].
 pub(crate) type WriterThread = JoinHandle<Option<Superblock>>;
 
-/// An open store: what its stripes share, its stripes, the threads that write for them, and the one
-/// for its memory.
+/// An open store: the shared state, the stripes, their writer threads, and the memory thread.
 pub(crate) struct OpenStore {
     pub(crate) shared: Arc<Shared>,
     pub(crate) stripes: Vec<Arc<Stripe>>,
@@ -54,7 +53,7 @@ pub(crate) struct OpenStore {
     pub(crate) memory_pressure: MemoryPressure,
 }
 
-/// Opens or makes the store of `config` and starts its threads.
+/// Opens or creates the store for `config` and starts the threads.
 pub(crate) fn start(config: &Config) -> Result<OpenStore, OpenError> {
     let mut made = CreatedFiles::default();
     let mut opened = devices(config, &mut made)?;
@@ -98,8 +97,8 @@ pub(crate) fn start(config: &Config) -> Result<OpenStore, OpenError> {
     })
 }
 
-/// A stripe in service and its writer, without threads: what models run. Its names are the same
-/// each time.
+/// A stripe in service and its writer, without threads, for the models. Name hashes are the same in
+/// each run.
 #[cfg(all(test, loom))]
 pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, DeviceWriter), OpenError> {
     let (mut made, device_path) = (CreatedFiles::default(), &config.device_paths()[0]);
@@ -123,7 +122,7 @@ pub(crate) fn without_threads(config: &Config) -> Result<(Arc<Stripe>, DeviceWri
     Ok((stripe, writer))
 }
 
-/// Files that were made just now; they are deleted again if the opening fails.
+/// Files that were created just now; they are deleted again if the open fails.
 #[derive(Default)]
 struct CreatedFiles(Vec<PathBuf>);
 
@@ -141,11 +140,11 @@ impl Drop for CreatedFiles {
     }
 }
 
-/// All devices of `config`, in its order, those that were missing with a superblock that was never
-/// written.
+/// All devices in `config`, in order. A missing device is created, with a superblock that was not
+/// written yet.
 fn devices(config: &Config, made: &mut CreatedFiles) -> Result<Vec<Opened>, OpenError> {
     let paths = config.device_paths();
-    // Refuse before a file is made, or made to grow.
+    // Refuse before a file is created or grows.
     let found = survey(config, &paths).map_err(|mut errors| errors.swap_remove(0))?;
     for (device_path, _) in paths
         .iter()
@@ -165,10 +164,11 @@ fn devices(config: &Config, made: &mut CreatedFiles) -> Result<Vec<Opened>, Open
     paths.iter().zip(found).map(device).collect()
 }
 
-/// What lies at `paths`, in their order; `None` where a device can be made. Nothing is written.
+/// The stores at `paths`, in the same order; `None` if a device can be created there. Nothing is
+/// written.
 ///
 /// # Errors
-/// Every reason for which a store of `config` cannot be opened or made there, at least one.
+/// Every reason for which a store with `config` cannot be opened or created there, at least one.
 fn survey(config: &Config, paths: &[DevicePath]) -> Result<Vec<Option<Opened>>, Vec<OpenError>> {
     if paths.is_empty() || paths.len() > DEVICES_MAX {
         return Err(vec![OpenError::Devices {
@@ -212,8 +212,9 @@ fn all<T>(results: impl Iterator<Item = Result<T, OpenError>>) -> Result<Vec<T>,
     }
 }
 
-/// Why a store of `config` could not be opened or made now. Nothing is written, and no device is
-/// locked: a process that serves from one continues, and a device in use is no reason here.
+/// The reasons for which a store with `config` could not be opened or created now. Nothing is
+/// written, and no device is locked: a process that serves from a device continues, and a device in
+/// use is no reason for an error here.
 pub(crate) fn preflight(config: &Config) -> Vec<OpenError> {
     let shared = |device_path| DevicePath {
         access: Access::Shared,
@@ -226,7 +227,8 @@ pub(crate) fn preflight(config: &Config) -> Vec<OpenError> {
     }
 }
 
-/// Whether `found` are devices of one store, each another one.
+/// Returns an error unless all `found` devices belong to the same store and no device appears
+/// twice.
 fn belong_together<'a>(found: impl Iterator<Item = &'a Opened>) -> Result<(), OpenError> {
     let mut before: Vec<&Opened> = Vec::new();
     for opened in found {
@@ -267,7 +269,7 @@ fn random<const N: usize>() -> Result<[u8; N], OpenError> {
     Ok(bytes)
 }
 
-/// A device of the store of `identity`. Its number and the members are agreed on later.
+/// Creates a device for the store with `identity`. The device number and the members are set later.
 fn make(
     config: &Config,
     device_path: &DevicePath,
@@ -279,7 +281,7 @@ fn make(
         made.0.push(device_path.path.clone());
     }
     let size = config.size_bytes.unwrap_or(u64::MAX).min(device.len());
-    // A slot is read and written by itself, so it has a sector at the least.
+    // A slot is read and written separately, so it has at least a sector.
     let least = u32::try_from(device.alignment()).unwrap_or(u32::MAX);
     if let Some(asked) = config.block_bytes.filter(|it| *it < least)
         && config.policy.family() == Family::Table
@@ -342,11 +344,12 @@ fn opened_before(opened: &[Opened]) -> impl Iterator<Item = &Opened> {
     opened.iter().filter(|it| !it.is_new())
 }
 
-/// Devices with an older superblock than the others have heard of: an image was put back, or a disk
-/// has lost writes that it had acknowledged. Objects that were removed since still lie on them.
+/// Devices with an older superblock than other devices have seen: an image was restored, or a disk
+/// has lost writes that it had acknowledged. Such a device still holds objects that were removed
+/// since.
 ///
-/// Not seen: all devices rolled back together, and one rolled back to a moment behind its last
-/// superblock that another device has heard of.
+/// Not detected: a rollback of all devices together, and a rollback to a moment after the last
+/// superblock that another device has seen.
 fn rolled_back(opened: &[Opened]) -> Vec<u16> {
     let old = || opened_before(opened);
     let is_rolled_back = |one: &&Opened| {
@@ -354,7 +357,8 @@ fn rolled_back(opened: &[Opened]) -> Vec<u16> {
         let others = old().filter(|it| it.superblock.device != device);
         let heard = others.filter_map(|it| it.superblock.heard.get(&device).copied());
         let heard = heard.max().unwrap_or(0);
-        // Where the newer copy is damaged, the one before it is no older state of the device.
+        // If the newer copy is damaged, the previous copy does not mean that the device was rolled
+        // back.
         let is_damaged = || superblocks_damaged(&*one.device, &one.superblock).contains(&true);
         heard > serial && !(heard == serial + 1 && is_damaged())
     };
@@ -362,8 +366,8 @@ fn rolled_back(opened: &[Opened]) -> Vec<u16> {
     devices.map(|it| it.superblock.device).collect()
 }
 
-/// Gives new devices their numbers and all of them the history that holds from now on, with names
-/// placed by `placement`. Returns the version that is given out next.
+/// Gives new devices their numbers, and all devices the history that is now valid, with names
+/// placed by `placement`. Returns the next version to draw.
 fn agree(opened: &mut [Opened], placement: Placement) -> Result<u64, OpenError> {
     let old = || opened_before(opened).map(|it| &it.superblock);
     let next_version = old().map(|it| it.next_version).max().unwrap_or(1);
@@ -385,7 +389,8 @@ fn agree(opened: &mut [Opened], placement: Placement) -> Result<u64, OpenError> 
     let mut next_version = next_version;
     let history = match chosen {
         None => History::new(members),
-        // A name had another hash, so removes of this run would not reach what was put before.
+        // Names had other hashes, so removes in this run would not find objects that were put
+        // before.
         Some(Chosen::Whole(mut history) | Chosen::Apart(mut history)) if is_moved => {
             tracing::warn!("placement changed: all objects are forgotten");
             history.begin_anew(next_version, members);
@@ -417,7 +422,8 @@ fn agree(opened: &mut [Opened], placement: Placement) -> Result<u64, OpenError> 
         opened.superblock.history = history.clone();
         opened.superblock.placement = placement.number();
     }
-    // A superblock with more would be taken for a forged one: the store could not be opened again.
+    // A superblock with a higher version would be refused as forged: the store could not be opened
+    // again.
     let is_left = next_version
         .checked_add(VERSIONS_RESERVED)
         .is_some_and(|it| it < COUNT_MAX);
@@ -430,12 +436,13 @@ fn agree(opened: &mut [Opened], placement: Placement) -> Result<u64, OpenError> 
     }
 }
 
-/// What the superblock says while the store is open.
+/// Sets the superblock fields for an open store.
 fn set_aside(config: &Config, opened: &mut Opened, next_version: u64) {
     let superblock = &mut opened.superblock;
     let policy = IndexPolicy::of(config).code();
     if superblock.policy != policy {
-        // What checkpoints say is not continued by the lists of another policy, and never again.
+        // The lists of another policy do not continue the checkpoints of this policy, neither now
+        // nor later.
         superblock.policy = policy;
         superblock.policy_since = next_version;
     }
@@ -457,19 +464,18 @@ fn tell(opened: &mut [Opened], members: &Members) -> Result<(), OpenError> {
     };
     let mut new = opened.iter_mut().filter(|it| it.is_new());
     new.try_for_each(once)?;
-    // Both copies: were the only one that says this lost, an opening after a crash would use one
-    // that says "closed in order" and give out the versions of this run again. The second copies
-    // are written after all of the first: with them each device knows what the others have on disk,
-    // so that a device rolled back to before this opening is recognized.
+    // Write both copies: if only one copy had this state and that copy were lost, an open after a
+    // crash would use a copy that states "closed in order" and draw the versions of this run again.
+    // The second copies are written after all first copies: so each device knows the state on the
+    // other devices, and a device that was rolled back to before this open is detected.
     for _ in 0..2 {
         opened.iter_mut().try_for_each(once)?;
     }
     Ok(())
 }
 
-/// The store was closed in order, and these are the superblocks that say so. Where there are
-/// several, each has the serials of all others: a device that was rolled back is recognized by
-/// that.
+/// Writes the superblocks of a store that was closed in order. If there are several devices, each
+/// superblock has the serials of all others: a device that was rolled back is detected by them.
 pub(crate) fn tell_closed(stripes: &[Arc<Stripe>], closed: Vec<Superblock>) {
     if stripes.len() == 1 || closed.len() < stripes.len() {
         return;
@@ -485,13 +491,14 @@ pub(crate) fn tell_closed(stripes: &[Arc<Stripe>], closed: Vec<Superblock>) {
                 .shared
                 .members
                 .superblock_is_durable(superblock.device, superblock.serial),
-            // All that matters is on disk already.
+            // All important data is on disk already.
             Err(error) => tracing::warn!(%error, "superblock not written at close"),
         }
     }
 }
 
-/// Starts the writing threads, and waits until they know what is stored, as long as `config` says.
+/// Starts the writer threads, and waits until the index is complete, but only as long as `config`
+/// allows.
 fn write(
     config: &Config,
     opened: Vec<(Opened, Option<PreGrowth>)>,

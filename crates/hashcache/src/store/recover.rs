@@ -1,20 +1,20 @@
-//! Recovery: rebuilds the index and finds the log's head, from the last checkpoint and the lists
+//! Recovery: rebuilds the index and finds the log head, from the last checkpoint and the lists
 //! written since.
 //!
-//! Lists (batch headers, footers) say where records were put. Whether a record arrived is not
-//! checked here: each record proves itself when it is read. After a crash the log continues in a
-//! new segment, under a new stamp.
+//! Lists (batch headers, footers) tell where records were put. Recovery does not check if a record
+//! arrived: each record is verified when it is read. After a crash the log continues in a new
+//! segment, under a new stamp.
 //!
-//! Called by the writing thread before it writes anything.
+//! Called by the writer thread before it writes anything.
 //!
-//! Invariant: what a returned `remove` took away stays away. With a checkpoint, the removes since
-//! it began are applied to it and to the lists. Without one, all removes in the ring are applied,
-//! and no record older than the removes that the ring has forgotten is restored. If removes or bans
-//! cannot be read, no record from before this opening is restored, and a ban says so for later
-//! openings.
+//! Invariant: an acknowledged `remove` stays in force. With a checkpoint, the removes since its
+//! start are applied to it and to the lists. Without a checkpoint, all removes in the ring are
+//! applied, and no record older than the removes that the ring has forgotten is restored. If
+//! removes or bans cannot be read, no record from before this open is restored, and a ban makes
+//! this durable for later opens.
 //! Cost: the checkpoint, plus the lists of at most a few hundred segments. If the store is closed
-//! meanwhile, recovery stops after [`AFTER_CLOSE_MAX`], unless removes wait for its end. Nothing is
-//! written then, and the next opening recovers from the same state.
+//! in the meantime, recovery stops after [`AFTER_CLOSE_MAX`], unless removes wait for recovery to
+//! finish. Nothing is written then, and the next open recovers from the same state.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -39,19 +39,20 @@ use crate::stripe::Stripe;
 use crate::writer::{DeviceWriter, RecoverError};
 use openings::{BatchPlace, Opening, Openings};
 
-/// How long recovery continues in a store that was closed meanwhile. It mostly ends sooner; then
-/// what was put meanwhile is written, and the next opening finds a store that was closed in order.
+/// How long recovery continues after the store was closed. It usually finishes sooner; then objects
+/// that were put in the meantime are written, and the next open finds a store that was closed in
+/// order.
 const AFTER_CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// Whether recovery is to stop because the store was closed. Every loop over segments or parts asks
-/// this. What was recovered by then is a part of the truth, so nothing may be written that follows
-/// from it: see [`go_on`].
+/// Returns true if recovery must stop because the store was closed. Every loop over segments or
+/// parts checks this. A recovery that stopped early knows only a part of the state, so nothing that
+/// depends on it may be written: see [`go_on`].
 fn is_over(stripe: &Stripe) -> bool {
     let now = stripe.medium.clock.monotone();
     stripe.queue.stops_recovery(now, AFTER_CLOSE_MAX)
 }
 
-/// An error if a loop over segments or parts may have stopped early.
+/// Returns an error if a loop over segments or parts may have stopped early.
 fn go_on(stripe: &Stripe) -> Result<(), RecoverError> {
     if is_over(stripe) {
         Err(RecoverError::Closed)
@@ -60,7 +61,8 @@ fn go_on(stripe: &Stripe) -> Result<(), RecoverError> {
     }
 }
 
-/// Fills the shards and sets the log's head and cursor. Where the store grows, it has grown then.
+/// Fills the shards and sets the log head and the cursor. If the store grows, it has grown when
+/// this returns.
 pub(crate) fn recover(
     writer: &mut DeviceWriter,
     pre_growth: Option<PreGrowth>,
@@ -81,13 +83,14 @@ pub(crate) fn recover(
     Ok(())
 }
 
-/// For a policy that leaves positions on disk. Those that a replay displaces would fill the room
-/// for what waits many times over, so all are in memory meanwhile, and a checkpoint takes them in.
+/// Recovers a policy that keeps positions on disk. The positions that a replay displaces would
+/// overflow the buffer for unsaved positions many times, so during the replay all positions are in
+/// memory, and a checkpoint saves them.
 fn with_rows_on_disk(writer: &mut DeviceWriter) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&writer.stripe);
     let most = (!writer.was_clean).then(|| Widened::all(&stripe)).flatten();
     let basis = Basis::of(writer, &stripe)?;
-    // Nothing was written since, so nothing is displaced.
+    // Nothing was written since the checkpoint, so no position is displaced.
     let is_all = |it: &Restored| writer.was_clean && it.cursor.stamp != 0;
     if basis.restored.as_ref().is_some_and(is_all) {
         basis.replay(writer, &(0..SHARDS));
@@ -118,7 +121,7 @@ impl Widened {
         Some(Self::of(stripe, 0..SHARDS, Some(reservation)))
     }
 
-    /// As many as there is memory for, from `first` on, and one in any case.
+    /// Widens as many shards as there is memory for, starting at `first`, but at least one.
     fn from(stripe: &Stripe, first: usize) -> Self {
         let mut count = SHARDS - first;
         while count > 1 {
@@ -156,8 +159,8 @@ impl Widened {
     }
 }
 
-/// Has `fill` fill all shards, as many at a time as there is memory for, and saves them in a
-/// checkpoint; not if it says that there is nothing to save.
+/// Fills all shards with `fill`, as many at a time as there is memory for, and saves them in a
+/// checkpoint, unless `fill` returns that there is nothing to save.
 fn made_anew(
     writer: &mut DeviceWriter,
     mut widened: Option<Widened>,
@@ -179,14 +182,14 @@ fn made_anew(
         go_on(&stripe)?;
         if any_to_save {
             let checkpoint = checkpoint.get_or_insert_with(|| writer.new_checkpoint());
-            // A remove that came before the checkpoint began is taken for known to it.
+            // A remove from before the start of the checkpoint counts as known to the checkpoint.
             stripe.forget_removing(shards.clone());
             if stays_on_disk {
                 checkpoint.write_shards(&stripe.medium, &stripe.index, shards, is_over)?;
             } else {
                 checkpoint.write_parts_unless(&stripe.medium, &stripe.index, is_over)?;
             }
-            // It is not whole then, and nothing says that it is there.
+            // If the store was closed, the checkpoint is not whole, so it must not be published.
             go_on(&stripe)?;
         }
         some.narrow(&stripe);
@@ -197,12 +200,12 @@ fn made_anew(
     }
 }
 
-/// Appends segments to the log and makes an index of the new size.
+/// Appends segments to the log and builds an index with the new size.
 ///
-/// What lies on the device stays as it is until one superblock says all that is new: up to then
-/// only what lies behind the old end is written. Positions in the log stay the same, for laps and
-/// segments do. The index is made anew of what the lists name and the old index knows; so what was
-/// removed or put out stays so, however long ago that was.
+/// The data on the device stays as it is until a single superblock describes the new layout: before
+/// that, only the space behind the old end is written. Log positions stay the same, because laps
+/// and segments do. The new index is built from records that are in the lists and also in the old
+/// index; so removed and evicted objects stay gone, however old they are.
 fn grow(writer: &mut DeviceWriter, pre_growth: &PreGrowth) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&writer.stripe);
     writer.stripe = Arc::clone(&pre_growth.stripe);
@@ -211,10 +214,10 @@ fn grow(writer: &mut DeviceWriter, pre_growth: &PreGrowth) -> Result<(), Recover
     if let Ok(basis) = &basis {
         basis.replay(writer, &old.shards);
     }
-    // In any case: it is the one that others wait for.
+    // In any case, because other threads wait for this stripe.
     writer.stripe = Arc::clone(&stripe);
     basis?;
-    // Before anything follows from what was read of the old log.
+    // Before anything is derived from the old log.
     go_on(&stripe)?;
     let (cursor, stamps) = (writer.log.cursor, pre_growth.stripe.log.stamps());
     stripe.medium.geometry.describe_in(&mut writer.superblock);
@@ -227,7 +230,8 @@ fn grow(writer: &mut DeviceWriter, pre_growth: &PreGrowth) -> Result<(), Recover
         stripe.log.restore(stamps.clone(), cursor);
         true
     })?;
-    // Were the only one that says so lost, an opening would look for the log's end in the old ring.
+    // Write the second superblock, too (`made_anew` has written the first): if the only updated
+    // superblock were lost, the next open would search for the log end in the old ring.
     writer.write_superblock(false)?;
     let bytes = stripe.medium.geometry.device_bytes;
     tracing::info!(
@@ -238,25 +242,25 @@ fn grow(writer: &mut DeviceWriter, pre_growth: &PreGrowth) -> Result<(), Recover
     Ok(())
 }
 
-/// What the lists are applied to, and which of them count.
+/// The state to which the lists are applied, and the limits on which records count.
 struct Basis {
     restored: Option<Restored>,
     removed: Vec<Removed>,
     newest: KeyMap<Version>,
-    /// Records of lower versions do not come back.
+    /// Records with lower versions are not restored.
     floor: Version,
-    /// The store was closed in order, and nothing was written since what is restored.
+    /// The store was closed in order, and nothing was written since the restored checkpoint.
     is_clean: bool,
-    /// Looked for once, however often lists are replayed.
+    /// Searched only once, even if the lists are replayed several times.
     openings: OnceCell<Option<Openings>>,
 }
 
 impl Basis {
-    /// Reads the journal and loads a checkpoint, if one is whole. The bans in the journal are in
-    /// force in `served` then.
+    /// Reads the journal and loads a checkpoint, if there is a whole checkpoint. After this call
+    /// the bans in the journal are in force in `served`.
     ///
     /// # Errors
-    /// When the device refuses to be written to.
+    /// If the device fails to write, or if the store was closed in the meantime.
     fn of(writer: &mut DeviceWriter, served: &Stripe) -> Result<Self, RecoverError> {
         let stripe = Arc::clone(&writer.stripe);
         let serial = writer.superblock.checkpoint_serial;
@@ -273,9 +277,10 @@ impl Basis {
         for ban in &bans {
             served.version_was_drawn(ban.version);
         }
-        // Before anything of what they bar can be found.
+        // Before any object that they match can be found.
         served.bans.add(&bans, &served.medium.budget);
-        // Were the index file that of an older checkpoint, the next one would be written over it.
+        // If the index file belonged to an older checkpoint, the next checkpoint would overwrite
+        // it.
         let older = if stripe.index.shape.stays_on_disk() {
             0
         } else {
@@ -291,9 +296,9 @@ impl Basis {
             Some(restored)
         };
         let restored = usable(serial).or_else(|| usable(older));
-        // Before anything follows from a checkpoint that is missing.
+        // Before anything is derived from a missing checkpoint.
         go_on(&stripe)?;
-        // What it holds from before it came, or came back, belongs to others now.
+        // Records from before the device joined, or joined again, belong to other devices now.
         let since = stripe.shared.members.since(stripe.medium.device_id);
         let mut floor = since.max(if restored.is_some() {
             0
@@ -301,10 +306,11 @@ impl Basis {
             forgotten_below
         });
         let newest_restored = restored.as_ref().map(|it| it.checkpoint_id.serial) == Some(serial);
-        // An older checkpoint lacks what was written since, however the store was closed.
+        // An older checkpoint lacks the records that were written since, however the store was
+        // closed.
         let is_clean = writer.was_clean && (newest_restored || restored.is_none());
         let held_below = match newest_restored {
-            // Nothing was removed behind it.
+            // Nothing was removed after the checkpoint.
             true if writer.was_clean => u64::MAX,
             true => writer.superblock.removes_held_below,
             false => 0,
@@ -327,7 +333,7 @@ impl Basis {
         })
     }
 
-    /// Applies the lists to `shards` and sets the log's head and cursor.
+    /// Applies the lists to `shards` and sets the log head and the cursor.
     fn replay(&self, writer: &mut DeviceWriter, shards: &Range<usize>) {
         let stripe = Arc::clone(&writer.stripe);
         let replay = Replay {
@@ -343,7 +349,8 @@ impl Basis {
             replay.unlearn_last_batches();
         }
         if replay.any_lost.get() {
-            // What is forgotten now shall not depend on how the lists can be read next time.
+            // Save the result: which records are forgotten must not depend on how well the lists
+            // can be read at the next open.
             writer.save_index_soon();
         }
     }
@@ -369,8 +376,8 @@ impl Basis {
             stripe.forget(&mut stripe.shard(removed.key), removed.key);
         }
         if cursor.stamp == 0 {
-            // The log was empty when this checkpoint began. Its rows may have entries written
-            // later, of any lap; the scan records every entry that counts.
+            // The log was empty when this checkpoint started. Its rows may have entries that were
+            // written later, in any lap; the scan records every entry that counts.
             for mut shard in replay.shards.clone().map(|n| stripe.shard_at(n)) {
                 if let Some(log) = shard.policy.log_mut() {
                     log.clear();
@@ -391,7 +398,7 @@ impl Basis {
         }
     }
 
-    /// Without a checkpoint.
+    /// Recovers the index without a checkpoint.
     fn index_from_scan(&self, writer: &mut DeviceWriter, replay: &Replay<'_>) {
         let openings = self.openings.get_or_init(|| Openings::all(replay.stripe));
         if let Some(end) = replay.scan(openings.as_ref()) {
@@ -400,9 +407,9 @@ impl Basis {
     }
 }
 
-/// Removes or bans cannot be read any more: what they took away is not known, so everything from
-/// before this opening is forgotten, in this and all later openings. Returns the version below
-/// which.
+/// Removes or bans cannot be read any more, so it is unknown which objects they removed. Therefore
+/// everything from before this open is forgotten, in this and all later opens. Returns the version
+/// below which records are forgotten.
 fn forget_all(writer: &mut DeviceWriter, served: &Stripe) -> io::Result<u64> {
     let below = served.shared.members.first_version();
     let device = writer.stripe.medium.device_id;
@@ -414,20 +421,20 @@ fn forget_all(writer: &mut DeviceWriter, served: &Stripe) -> io::Result<u64> {
     served
         .bans
         .add(&[Ban::everything(below)], &served.medium.budget);
-    // Before the ring is written over: what cannot be read now may be blank next time.
+    // Before the ring is overwritten: a block that cannot be read now may be blank next time.
     writer.write_bans(&served.bans.lines())?;
     Ok(below)
 }
 
-/// Whether the log still has the segment where a checkpoint says that replay begins. If not, the
-/// log has wrapped since, and only a scan finds its head.
+/// Returns true if the log still has the segment where the replay of a checkpoint starts. If not,
+/// the log has wrapped since, and only a scan finds the head.
 fn still_there(stripe: &Stripe, restored: &Restored) -> bool {
     let cursor = restored.cursor;
     if cursor.stamp == 0 {
         return true;
     }
-    // The segment may have been left out since: then a later one was opened in a later lap. A
-    // header with a lower stamp was there before, whatever its lap.
+    // The segment may have been skipped since: then a later segment was opened in a later lap. A
+    // header with a lower stamp is older, whatever its lap.
     let is_passed = |(next, opening): (Cursor, LastOpening)| {
         opening.stamp > cursor.stamp && opening.lap > next.lap
     };
@@ -445,7 +452,7 @@ fn newest(removed: &[Removed]) -> KeyMap<Version> {
     map
 }
 
-/// The log was closed in order at `cursor` and goes on there.
+/// Continues the log at `cursor`, where it was closed in order.
 fn go_on_at(writer: &mut DeviceWriter, cursor: Cursor) {
     let segment = Segment::walk(&writer.stripe.medium, cursor, 0, 0, Some(cursor.ordinal));
     let is_whole =
@@ -453,7 +460,8 @@ fn go_on_at(writer: &mut DeviceWriter, cursor: Cursor) {
     if is_whole {
         writer.log.resume(cursor, segment.listed, segment.link);
     } else {
-        // The footer would lack lines, and a later recovery would take it for the whole list.
+        // Otherwise the footer would lack lines, and a later recovery would treat it as the
+        // complete list.
         let durable = DurablePoint {
             openings_back: 0,
             batches: cursor.ordinal,
@@ -462,10 +470,10 @@ fn go_on_at(writer: &mut DeviceWriter, cursor: Cursor) {
     }
 }
 
-/// The last openings of the segments after `last`, nearest first, as far as the log may have left
-/// segments out. Each comes with the cursor that it has if its segment was opened next: `lap` of
-/// the cursor is the expected one, `lap` of the opening that on disk. The nearest one is looked for
-/// as thoroughly as `nearest` says.
+/// The last openings of the segments after `last`, nearest first, as far as the log may have
+/// skipped segments. Each opening is paired with the cursor that it would have if its segment was
+/// opened next: `lap` in the cursor is the expected lap, `lap` in the opening is the lap on disk.
+/// `nearest` is how thoroughly to search for the nearest opening.
 fn next_openings(
     stripe: &Stripe,
     last: Cursor,
@@ -490,30 +498,30 @@ fn next_openings(
 
 struct Replay<'a> {
     stripe: &'a Stripe,
-    /// Of what belongs to others nothing is changed.
+    /// Shards to fill; all others are left unchanged.
     shards: Range<usize>,
     removed: Option<&'a KeyMap<Version>>,
-    /// Records of lower versions do not come back.
+    /// Records with lower versions are not restored.
     floor: Version,
-    /// Nothing counts that this does not know, when there is one.
+    /// If present, only records that this stripe knows count.
     pre_growth: Option<&'a Stripe>,
-    /// Slots that the last two batches list.
+    /// Slots in the lists of the last two batches.
     last_batches: RefCell<VecDeque<(u32, Vec<KeyHash>)>>,
-    /// Whether lists were lost.
+    /// True if lists were lost.
     any_lost: Cell<bool>,
 }
 
-/// Where the log ends.
+/// The end of the log.
 #[derive(Clone, Copy, Debug, Default)]
 struct LogEnd {
     cursor: Cursor,
     place: BatchPlace,
-    /// The place before which all is durable.
+    /// The place before which all batches are durable.
     durable: Option<DurablePoint>,
 }
 
 impl<'a> Replay<'a> {
-    /// Of all that the lists of `stripe` name.
+    /// A replay of all records in the lists of `stripe`.
     fn new(stripe: &'a Stripe, shards: Range<usize>) -> Self {
         Self {
             stripe,
@@ -526,11 +534,11 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Takes the records of all segments, in the order in which they were written. Returns where
-    /// the log ends, if there is any.
+    /// Replays all segments, in the order in which they were written. Returns the end of the log,
+    /// if there is any log.
     fn scan(&self, openings: Option<&Openings>) -> Option<LogEnd> {
         let stripe = self.stripe;
-        // From the very beginning on, lists tell all there is.
+        // If the lists go back to the very first segment, they name all stored objects.
         let is_all = openings.is_none_or(Openings::begins_with_first);
         if stripe.index.id.since == 0 && is_all {
             for mut shard in stripe.shards() {
@@ -543,7 +551,7 @@ impl<'a> Replay<'a> {
         (!is_over(stripe)).then_some(end)
     }
 
-    /// Takes the records of `openings`, in order. Returns where the log ends.
+    /// Replays `openings`, in order. Returns the end of the log.
     fn run(&self, openings: &Openings) -> LogEnd {
         let mut end = LogEnd::default();
         for opening in openings.list() {
@@ -573,13 +581,12 @@ impl<'a> Replay<'a> {
         end
     }
 
-    /// Lists were lost that were durable: each name may have been put there, so no older record
-    /// counts any more.
+    /// Durable lists were lost: they may have named any object, so no older record counts any more.
     fn forget_older(&self) {
         for n in self.shards.clone() {
             self.stripe.shard_at(n).policy.clear();
         }
-        // Once, and not for each part of the shards.
+        // Report this once, not for each part of the shards.
         if self.shards.start == 0 && !self.any_lost.replace(true) {
             let device = self.stripe.medium.device_id;
             tracing::error!(
@@ -590,9 +597,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Sweeps all rows, as the writer would have done one part after the other. After a list that
-    /// cannot be read, rows may also have entries of windows that the log has still to write
-    /// (`policy/log`).
+    /// Sweeps all rows, as the writer would have done part by part. After a list that cannot be
+    /// read, rows may also have entries for windows that the log has still to write (`policy/log`).
     fn sweep_all(&self) {
         let head = self.stripe.log.head();
         for mut shard in self.shards.clone().map(|n| self.stripe.shard_at(n)) {
@@ -602,14 +608,14 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Takes the records of a segment into the index. Returns where it ends, and whether the log
-    /// goes on behind it.
+    /// Adds the records of a segment to the index. Returns where the segment stops, and true if the
+    /// log continues behind it.
     fn segment(&self, opening: &Opening, openings: &Openings) -> (Cursor, bool) {
         let stripe = self.stripe;
         let lists = openings.lists(stripe, opening);
         let (mut used, mut ordinal) = (lists.used, lists.ordinal);
         let mut lines = &lists.listed[..];
-        // Lines before this one are not all that there were.
+        // Before this line, lists may be missing.
         let mut first_line = None;
         let mut goes_on = true;
         for gap in &lists.gaps {
@@ -638,7 +644,7 @@ impl<'a> Replay<'a> {
         if first_line.is_some() {
             self.forget_older();
         }
-        // A footer also lists what the checkpoint has.
+        // A footer also lists records that are in the checkpoint.
         let from = opening.cursor.used / stripe.medium.geometry.unit_bytes;
         let new = lines.partition_point(|listed| listed.offset < from);
         let windows = stripe.index.shape.windows;
@@ -650,8 +656,8 @@ impl<'a> Replay<'a> {
         (end, goes_on)
     }
 
-    /// Takes the records of a window into the index as their batch was recorded: those that count,
-    /// and then the others, so that no entry leads to one of these.
+    /// Adds the records of a window to the index in the order of their batch: first the records
+    /// that count, and then the others, so that no entry leads to a record that does not count.
     fn window(&self, cursor: Cursor, in_window: &[Listed]) {
         for listed in in_window {
             self.stripe.version_was_drawn(listed.version.0);
@@ -669,7 +675,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Notes a slot that `listed` says was about to be written, and of which batch.
+    /// Notes the slot in `listed`, which was about to be written, and the batch.
     fn slot(&self, listed: &Listed) {
         let mut shard = self.stripe.shard(listed.key);
         let slot = usize::try_from(listed.length).unwrap_or(usize::MAX);
@@ -678,7 +684,7 @@ impl<'a> Replay<'a> {
         }
         drop(shard);
         let mut last = self.last_batches.borrow_mut();
-        // Slots of one batch are listed with the place of that batch.
+        // Slots of a batch are listed with the offset of that batch.
         if last.back().is_none_or(|(place, _)| *place != listed.offset) {
             last.push_back((listed.offset, Vec::new()));
             if last.len() > 2 {
@@ -690,8 +696,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The slots of the last two batches may or may not have been written: a batch is only listed
-    /// when all slots of the one before the last are durable.
+    /// Unlearns the slots of the last two batches, because they may or may not have been written: a
+    /// batch is listed only after all slots of the second-last batch are durable.
     fn unlearn_last_batches(&self) {
         for key in self.last_batches.borrow().iter().flat_map(|(_, keys)| keys) {
             if let Some(table) = self.stripe.shard(*key).policy.table_mut() {
@@ -700,8 +706,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Whether the record that `listed` names counts. It need not be compared with the others of
-    /// its window: no batch has two records of one key (`write_queue`).
+    /// Returns true if the record in `listed` counts. It need not be compared with other records in
+    /// the same window: no batch has two records with the same key (`write_queue`).
     fn counts(&self, cursor: Cursor, listed: &Listed) -> bool {
         let removed = self.removed.and_then(|removed| removed.get(&listed.key));
         let is_removed = removed.is_some_and(|below| listed.version < *below);
@@ -716,8 +722,7 @@ impl<'a> Replay<'a> {
 
     fn record(&self, cursor: Cursor, listed: &Listed) {
         self.in_log(listed, |log, head| {
-            // Naming the same place as what it replaces makes a replay of what is known change
-            // nothing.
+            // Passing the same position as the replaced position makes a replay idempotent.
             let at = position(self.stripe, cursor, listed);
             log.record(listed.key, at, Some(at), head);
             if listed.run > 0 {
@@ -732,7 +737,7 @@ impl<'a> Replay<'a> {
         });
     }
 
-    /// Has `change` change the index of the log for the key of `listed`, if that is to be filled.
+    /// Calls `change` with the log index for the key of `listed`, if that shard is to be filled.
     fn in_log(&self, listed: &Listed, change: impl FnOnce(&mut dyn LogPolicy, LogPos)) {
         if !self.shards.contains(&listed.key.shard()) {
             return;
@@ -744,12 +749,12 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Whether `listed` names a record of the log.
+/// Returns true if `listed` names a record in the log.
 fn is_record(listed: &Listed) -> bool {
     listed.kind == 1 || listed.kind == 2
 }
 
-/// The position in the log of `stripe` that `listed` names, in the segment of `cursor`.
+/// The log position in `stripe` that `listed` names, in the segment of `cursor`.
 fn position(stripe: &Stripe, cursor: Cursor, listed: &Listed) -> LogPos {
     let unit = u64::from(listed.offset);
     stripe.log.position(cursor.lap, cursor.segment, unit)

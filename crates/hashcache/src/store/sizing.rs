@@ -1,6 +1,6 @@
-//! The least memory that a store needs, and the sizes of its buffers.
+//! The minimum memory for a store, and the sizes of its buffers.
 //!
-//! Called by `device` and `store`, before anything is made or grows.
+//! Called by `device` and `store`, before anything is created or grows.
 
 use crate::config::{Config, PolicyKind};
 use crate::disk::circular_log::LogWriter;
@@ -11,17 +11,19 @@ use crate::geometry::{Geometry, IndexPolicy};
 use crate::key::SHARDS;
 use crate::writer::{BATCH_BYTES_MAX, BATCH_BYTES_MIN};
 
-/// What is left for content, at the least, beside index and batch.
+/// Minimum memory for content, beside index and batch.
 const CONTENT_BYTES_MIN: u64 = 4 << 20;
-/// And for so many sets of the Disk Table: one is read whole for a lookup, and stays in memory
-/// while a client reads what was found in it. With 1 MiB blocks that is 8 MiB each.
+/// Minimum memory for content, in sets of the Disk Table: a lookup reads a whole set, and the set
+/// stays in memory while a client reads the object. With 1 MiB blocks a set has 8 MiB.
 const CONTENT_SETS_MIN: u64 = 4;
 
-/// Two batches of each device are at most this share of the memory, or there is one: so batches of
-/// 4 MiB overlap from 128 MiB on, and the small ones of small segments in tests do.
+/// Two batches for each device together take at most 1/16 of the memory, otherwise each device has
+/// a single batch: so 4 MiB batches overlap from 128 MiB on, and so do the small batches of the
+/// small segments in tests.
 const OVERLAP_SHARE: u64 = 16;
 
-/// Whether the memory allowed is enough, also for the old indexes of what grows.
+/// Returns an error if the configured memory is not enough, including the old indexes of devices
+/// that grow.
 pub(crate) fn enough<'a>(
     config: &Config,
     geometries: impl IntoIterator<Item = &'a Geometry> + Clone,
@@ -43,8 +45,8 @@ pub(crate) fn enough<'a>(
     if memory_bytes >= needed_bytes {
         return Ok(());
     }
-    // With more memory, batches are larger and overlap: the size that is named must be enough then
-    // too.
+    // With more memory, batches are larger and overlap: the size in the error must be enough for
+    // that, too.
     loop {
         let with_that = needed_with(needed_bytes);
         if with_that <= needed_bytes {
@@ -58,10 +60,10 @@ pub(crate) fn enough<'a>(
     })
 }
 
-/// The memory a store needs: for each device its index, a batch (two of them where they overlap,
-/// and what is written between them), the footer and its list, a set, a checkpoint part and the
-/// state of the log in it (and the part before, where rows are merged, and with readmission the
-/// footer of the segment that is looked through); and room for content.
+/// The memory that a store needs: for each device the index, a batch (two batches if they overlap,
+/// and the buffer for writes between them), the footer and the list in it, a set, a checkpoint part
+/// and the log state in it (also the previous part if rows are merged, and with readmission the
+/// footer of the segment that is searched); plus room for content.
 pub(crate) fn memory_needed<'a>(
     config: &Config,
     geometries: impl IntoIterator<Item = &'a Geometry> + Clone,
@@ -90,24 +92,25 @@ pub(crate) fn memory_needed<'a>(
     devices.fold(content_bytes_min(geometries), u64::saturating_add)
 }
 
-/// What is left for content, at the least.
+/// Minimum memory for content.
 pub(crate) fn content_bytes_min<'a>(geometries: impl IntoIterator<Item = &'a Geometry>) -> u64 {
     let sets = geometries.into_iter().map(table::set_buffer_bytes);
     let largest = sets.max().unwrap_or(0) as u64;
     CONTENT_BYTES_MIN.max(largest.saturating_mul(CONTENT_SETS_MIN))
 }
 
-/// Memory for the index of the layout that a device had before it grew, with all its positions.
+/// Memory for the index of the layout before a device grew, with all positions.
 pub(crate) fn pre_growth_bytes(config: &Config, pre_growth: &Geometry) -> u64 {
     let index = pre_growth.index(IndexPolicy::of(config));
     let widened = index.widened_bytes().saturating_mul(SHARDS as u64);
     index.bytes().saturating_add(widened)
 }
 
-/// Whether a batch is put together while the one before is being written: with `log` alone, for
-/// the other policies read or save something between two batches; and where two batches take little
-/// of the memory, for what is being written stays there until it is. With 64 MiB and 64 downloads
-/// at once, half of what came was not stored for want of that.
+/// Returns true if a batch is built while the previous batch is being written. Only with `log`,
+/// because the other policies read or save data between two batches; and only if two batches take
+/// little of the memory, because the data being written stays in memory until the write is done.
+/// With 64 MiB and 64 downloads at once, half of the received content was not stored because that
+/// memory was missing.
 pub(crate) fn overlaps(config: &Config, geometry: &Geometry) -> bool {
     let devices = config.device_paths().len().max(1) as u64;
     let batches = 2 * devices * batch_bytes(config, geometry) as u64;
@@ -115,12 +118,12 @@ pub(crate) fn overlaps(config: &Config, geometry: &Geometry) -> bool {
     alone && batches <= config.memory_bytes / OVERLAP_SHARE
 }
 
-/// The buffer of a writing thread: batches, and footers, which are encoded into it too.
+/// Buffer size for a writer thread: batches, and footers, which are also encoded in it.
 pub(crate) fn buffer_bytes(config: &Config, geometry: &Geometry) -> usize {
     batch_bytes(config, geometry).max(footer_bytes_max(geometry))
 }
 
-/// The buffer for what is written between two batches that overlap: a footer, a checkpoint's part.
+/// Buffer size for writes between two batches that overlap: a footer, a checkpoint part.
 pub(crate) fn side_buffer_bytes(geometry: &Geometry) -> usize {
     footer_bytes_max(geometry).max(PART_BYTES)
 }
@@ -149,7 +152,7 @@ mod tests {
     fn the_memory_named_as_needed_is_enough_whether_batches_overlap_or_not() {
         let mut were_refused = 0;
         for policy in PolicyKind::ALL {
-            // Indexes that leave the sum on either side of where batches begin to overlap.
+            // Index sizes with a sum on either side of the limit from which batches overlap.
             for size in (1..40).map(|n| n * (2 << 30)) {
                 let with = |memory_bytes| Config {
                     policy,

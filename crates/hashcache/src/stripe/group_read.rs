@@ -1,20 +1,21 @@
-//! Page groups: one read loads all records that were written side by side with the wanted one
-//! (paper, section 3.6).
+//! Page groups: a single read loads all records that were written next to the wanted record (paper,
+//! section 3.6).
 //!
-//! Called by `lookup` when a candidate's entry has a run. The other members become hot, so the next
-//! lookups for them are answered from memory. Where an index keeps positions on disk (`log-lru`),
+//! Called by `lookup` if the entry of a candidate has a run. The other members become hot, so the
+//! next lookups for them are answered from memory. If an index keeps positions on disk (`log-lru`),
 //! the members count as used: the positions of a page stay in memory together, so that the page
-//! takes one read next time. A span whose position is on disk is read when it is asked for.
+//! takes a single read next time. A span with a position on disk is read only when a caller looks
+//! it up.
 //!
-//! Invariants: each member is verified by itself. It becomes hot only if its own header names the
-//! group of the wanted record, and if, under its shard's lock, its entry is the newest that could
-//! be its name, on a device that counts for it and has not failed. While a run is read, a lookup
-//! for another part of it waits for that read instead of making its own (at most [`WAITS_MAX`]
-//! times, a span once), and a lookup of what lies before it reads no further than to it. What
-//! earlier reads have loaded and is hot is not read again, if it lies at the end of the run
-//! (`recent_runs`).
-//! Cost: one read of at most 2 MiB, a MAC and a copy a member; a read of its row for each head
-//! whose position is on disk, at most [`ROWS_MAX`].
+//! Invariants: each member is verified separately. A member becomes hot only if the header of the
+//! member names the group of the wanted record, and if, under the shard lock, its entry is the
+//! newest that could be for this name, on a device that counts for it and has not failed. While a
+//! run is read, a lookup for another part of the run waits for that read instead of reading (at
+//! most [`WAITS_MAX`] times, a span once), and a lookup for a record in front of the run reads only
+//! up to the run. Records at the end of a run that earlier reads loaded and that are still hot are
+//! not read again (`recent_runs`).
+//! Cost: a read of at most 2 MiB, a MAC and a copy for each member; a row read for each head with a
+//! position on disk, at most [`ROWS_MAX`].
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,23 +37,22 @@ use crate::policy::Located;
 use crate::record::Record;
 use crate::shard::{LookupTarget, ReadRequest};
 
-/// Rows read for the heads of a run whose positions are on disk. Without its row it is not known
-/// whether a head is the newest of its name; the heads beyond are looked up when a caller asks for
-/// them.
+/// Rows read for the heads of a run with positions on disk. Without the row it is not known if a
+/// head is the newest version; further heads are looked up only when a caller wants them.
 const ROWS_MAX: usize = 16;
 
-/// How often a lookup waits for runs that others read. The index gives the length of a run up to
-/// 1/8 too long, so a run that reaches to the wanted record may be of another group. Then the
-/// lookup waits for the next run, or reads. Each time it goes behind the lookups that wait for a
-/// thread.
+/// How often a lookup waits for runs that others read. The run length in the index may be up to 1/8
+/// too long, so a run that reaches to the wanted record may belong to another group. Then the
+/// lookup waits for the next run, or reads. Each time it is queued behind the lookups that wait for
+/// a thread.
 const WAITS_MAX: u32 = 4;
-/// The same for a span: only a run of its own object makes it hot.
+/// As [`WAITS_MAX`], for a span: only a run of the same object makes it hot.
 const SPAN_WAITS_MAX: u32 = 1;
 
-/// What is wanted may lie in a run that another lookup is reading.
+/// Error: the wanted record may be in a run that another lookup is reading.
 pub(super) struct InOtherRun;
 
-/// Runs that are being read with the lookups that wait for them, and those that were read last.
+/// Runs that are being read, with the lookups that wait for them, and runs that were read recently.
 #[derive(Default)]
 pub(crate) struct GroupReads(Mutex<Runs>);
 
@@ -69,18 +69,19 @@ struct RunInFlight {
 
 impl GroupReads {
     fn lock(&self) -> Marked<MutexGuard<'_, Runs>> {
-        // The lists are whole at any time, and lookups that wait must be released.
+        // Poison is ignored: the lists are consistent at any time, and waiting lookups must be
+        // released.
         marked(self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Entry of a run that is being read. When it is dropped, the lookups that waited look again.
+/// Registration of a run that is being read. On drop, the lookups that waited look again.
 struct RunRead<'a> {
     stripe: &'a Arc<Stripe>,
     range: Range<LogPos>,
-    /// It ends before the run does.
+    /// True if the range stops before the end of the run.
     is_cut: bool,
-    /// What it has loaded.
+    /// The objects that this read has loaded.
     loaded: Option<RecentRun>,
 }
 
@@ -102,8 +103,8 @@ impl Drop for RunRead<'_> {
 }
 
 impl Stripe {
-    /// Leaves `request` with a read of a run that reaches into its window, if there is one; else it
-    /// is given back.
+    /// If a run that reaches into the window of `request` is being read, `request` waits for it;
+    /// otherwise it is given back.
     pub(super) fn join_run(&self, request: ReadRequest) -> Option<ReadRequest> {
         if !self.may_join(&request) {
             return Some(request);
@@ -112,8 +113,8 @@ impl Stripe {
             return Some(request);
         };
         let mut runs = self.group_reads.lock();
-        // Lookups of other records in the first window of a run join it too. The lookup that reads
-        // the run has passed here before.
+        // Lookups of other records in the first window of a run join it, too. The lookup that reads
+        // the run has passed this check before.
         let found = runs.in_flight.iter_mut().find(|it| it.run.contains(&at));
         match found {
             Some(in_flight) => {
@@ -127,7 +128,7 @@ impl Stripe {
         }
     }
 
-    /// Whether `request` may wait for a run that is being read.
+    /// Returns true if `request` may wait for a run that is being read.
     pub(super) fn may_join(&self, request: &ReadRequest) -> bool {
         let most = match request.wanted.span {
             Some(_) => SPAN_WAITS_MAX,
@@ -136,8 +137,8 @@ impl Stripe {
         self.index.id.policy.grouped && request.waits < most
     }
 
-    /// Answers `request` if what it asks for became hot while it waited for its turn to be read;
-    /// else gives it back.
+    /// Answers `request` if the wanted record became hot while the request was queued; otherwise
+    /// gives it back.
     pub(super) fn answer_hot(&self, request: ReadRequest) -> Option<ReadRequest> {
         if !self.index.id.policy.grouped {
             return Some(request);
@@ -155,10 +156,10 @@ impl Stripe {
         None
     }
 
-    /// The record in the window that begins at `at`, read with the rest of its run; `run` tells how
-    /// long that is (`run_code`). `None` when the record has no run or is a span, when the head has
-    /// passed it, when there is no memory for more than the record, when the run turns out to be
-    /// shorter than the record, and when the device refuses.
+    /// Reads the record in the window that starts at `at` together with the rest of the run; `run`
+    /// is the run length (`run_code`). `None` if the record has no run or is a span, if the log
+    /// head has passed it, if there is no memory for more than the record, if the run is shorter
+    /// than the record, or if the device returns an error.
     ///
     /// # Errors
     /// Another lookup is reading a run that reaches into this window.
@@ -180,16 +181,17 @@ impl Stripe {
         if bytes < whole && bytes < FIRST_READ as u64 {
             return Ok(None);
         }
-        // The longest that an entry tells may go on.
+        // A run with the longest length that an entry can encode may continue beyond it.
         let reaches_end = bytes == whole && whole < RUN_BYTES_MAX as u64;
-        // The run begins with the record, somewhere in its window.
+        // The run starts with the record, somewhere in the window.
         let bytes = (bytes + self.window_rest() as u64).min(left);
         let (run_read, bytes) = self.begins(at, bytes).ok_or(InOtherRun)?;
         Ok(self.read_begun(wanted, &first, run_read, (bytes, reaches_end)))
     }
 
-    /// The record in the window that `first` begins with, read with `bytes` of its run. `None` when
-    /// there is no memory for that, when the device refuses, and when the run is too short.
+    /// Reads the record in the window that `first` starts with, together with `bytes` bytes of the
+    /// run. `None` if there is no memory for that, if the device returns an error, or if the run is
+    /// too short.
     fn read_begun(
         &self,
         wanted: &LookupTarget,
@@ -208,7 +210,7 @@ impl Stripe {
         cause.add(1);
         let found = match self.find_record(first, &read, wanted.key) {
             Ok(found) => found,
-            // A read of the usual length finds out whether it is damaged or the run is too short.
+            // A read of the usual length decides if the record is damaged or the run is too short.
             Err(Read::Damaged) if read.len() < first.length => return None,
             Err(read) => return Some(read),
         };
@@ -225,14 +227,15 @@ impl Stripe {
                 objects: self.keep_siblings(record, (at, place), &bytes),
             });
         }
-        // The lookups that wait may read the next run at once: the buffer is free before.
+        // Free the buffer first: the waiting lookups may read the next run as soon as `run_read` is
+        // dropped.
         drop(bytes);
         drop(run_read);
         Some(read)
     }
 
-    /// The record of `wanted` in the window that begins at `at` without the rest of its run, if it
-    /// has one; with groups, counts why.
+    /// Reads the `wanted` record in the window that starts at `at` without the rest of the run, if
+    /// it has a run. With groups, counts the cause.
     pub(super) fn read_alone(&self, wanted: &LookupTarget, at: LogPos, run: u8) -> Read {
         let read = self.read_window(at, wanted.key, wanted.expect);
         if self.index.id.policy.grouped
@@ -250,7 +253,7 @@ impl Stripe {
         read
     }
 
-    /// Whether one of these places lies in a run that is being read or was read last.
+    /// Returns true if any of these places is in a run that is being read or was read recently.
     pub(super) fn is_page_known(&self, places: &[LogPos]) -> bool {
         if places.is_empty() || !self.index.id.policy.grouped {
             return false;
@@ -262,17 +265,17 @@ impl Stripe {
             .any(|at| is_in_flight(at) || runs.recent.has(*at))
     }
 
-    /// Notes that a run of so many bytes is being read, and says how many of them are to be read:
-    /// to the next run that is being read, or to where all the rest is hot. `None` when a run that
-    /// is being read reaches into the window of the record.
+    /// Registers a run of `bytes` bytes as being read. Also returns how many bytes to read: up to
+    /// the next run that is being read, or to the place where all later objects are hot. `None` if
+    /// a run that is being read reaches into the window of the record.
     ///
-    /// A page asks for its objects in any order, and several at once. Without this, each one that
-    /// lies before others that are or were read would cost another read of the same bytes.
+    /// A page requests objects in any order, and several at once. Without this, each object in
+    /// front of others that are or were read would cost another read of the same bytes.
     fn begins(self: &Arc<Self>, first: LogPos, bytes: u64) -> Option<(RunRead<'_>, u64)> {
         let unit = u64::from(self.medium.geometry.unit_bytes);
         let whole = first..LogPos(first.0 + bytes / unit);
         let mut runs = self.group_reads.lock();
-        // The other read may have begun since this lookup wanted to join one.
+        // The other read may have started since this lookup tried to join a run.
         if runs.in_flight.iter().any(|it| it.run.contains(&first)) {
             return None;
         }
@@ -283,9 +286,9 @@ impl Stripe {
         let next = starts.filter(|start| needed.contains(start)).min();
         let range = first..next.unwrap_or(needed.end);
         let is_cut = range.end < whole.end;
-        // What lies before that place may end in the window that begins there.
+        // A record before that place may reach into the window that starts there.
         let bytes_needed = (range.end.0 - first.0) * unit + self.window_rest() as u64;
-        // Lookups name windows. Of the last one, a read that is cut may have a part only.
+        // Lookups name windows. A read that is cut may have only a part of the last window.
         let joined_to = if is_cut {
             self.window(range.end)
         } else {
@@ -305,8 +308,9 @@ impl Stripe {
         Some((run_read, bytes.min(bytes_needed)))
     }
 
-    /// The record that was found at the start of `bytes`, in memory of its own: it may be held for
-    /// long, the run must not. `None` when the run is too short for it or there is no memory.
+    /// Copies the record at the start of `bytes` into a separate buffer: the record may be held for
+    /// long, the run buffer must not be. `None` if the run is too short for it or there is no
+    /// memory.
     fn read_within(&self, found: FoundRecord, bytes: &Bytes) -> Option<Read> {
         let whole = bytes.get(..found.prelude.record_bytes())?;
         let reservation = self.medium.budget.reserve(whole.len() as u64)?;
@@ -315,8 +319,8 @@ impl Stripe {
         Some(self.record(found.at, found.prelude, &Bytes::from_owner(own)))
     }
 
-    /// Makes hot what lies behind `first`, for as long as it is of its group. Returns the objects
-    /// that can be hot, with `first`.
+    /// Makes the records behind `first` hot, as long as they are in the same group. Returns the
+    /// objects that can be hot, including `first`.
     fn keep_siblings(
         &self,
         first: &Record,
@@ -340,8 +344,8 @@ impl Stripe {
         };
         let (mut from, mut rows) = (step(&own), ROWS_MAX);
         let is_short = |total: Option<u64>| total.is_some_and(|it| it <= self.hot_object_max());
-        // The version of the last head, if that is the newest of its name and its object is short:
-        // then the spans behind it are copied.
+        // The version of the last head, if it is the newest version and the object is short: then
+        // the spans behind it are copied.
         let mut short = is_short(first.fields.total).then_some(first.fields.version);
         objects.extend(short.map(|_| (at, first.fields.key)));
         while let Some((at, prelude)) = prelude(from) {
@@ -364,7 +368,8 @@ impl Stripe {
             } else if short == Some(version)
                 && let Some(span) = sibling()
             {
-                // Where a row has to be read to know that it is the newest, it is left out.
+                // If a row read is needed to know that the span is the newest, the span is left
+                // out.
                 let mut no_rows = 0;
                 self.keep_sibling(&span, at, &mut no_rows);
             }
@@ -373,11 +378,11 @@ impl Stripe {
         objects
     }
 
-    /// Whether what lies `at` may be the newest record of `key`, as far as memory knows, or its row
-    /// does if that may be read.
+    /// Returns true if the record at `at` may be the newest record of `key`, as far as memory
+    /// knows. A position on disk gives true if `may_read`.
     ///
-    /// That the newest entry names the window of `at` is enough: if the record were dead, there
-    /// would be an entry of a newer window (`policy/log`). This also holds if the entry was made
+    /// It is enough that the newest entry names the window of `at`: if the record were dead, there
+    /// would be an entry for a newer window (`policy/log`). This also holds if the entry was made
     /// for another name.
     fn may_be_newest(&self, key: KeyHash, at: LogPos, may_read: bool) -> bool {
         let shard = self.view(key);
@@ -389,8 +394,9 @@ impl Stripe {
         lies_there && !shard.pending.contains_key(&key)
     }
 
-    /// Makes `record`, which lies `at`, hot if it is the newest that could be its name; `rows`: as
-    /// many may still be read to know that. Returns whether it is, as far as memory knows.
+    /// Makes `record`, which is stored at `at`, hot if it is the newest that could be for this
+    /// name. `rows`: how many row reads are left to find that out. Returns true if it is the
+    /// newest, as far as memory knows.
     fn keep_sibling(&self, record: &Record, at: LogPos, rows: &mut usize) -> bool {
         let key = record.fields.key;
         if !self.may_be_newest(key, at, *rows > 0) {
@@ -401,7 +407,7 @@ impl Stripe {
             self.medium.counters.prefetched_present.add(is_head);
             return true;
         }
-        // Before the lock is taken, for making room may take long.
+        // Before the lock is taken, because making room may take long.
         let Some(copied) = self.shared.hot.copy(record, Some(at)) else {
             return true;
         };
@@ -413,12 +419,13 @@ impl Stripe {
         {
             *rows -= 1;
             drop(shard);
-            // The run that is being read has memory: this must not wait for more.
+            // The run that is being read already holds memory, so this must not wait for more.
             let Some((locked, saved)) = self.saved_row(key, row, Medium::read_bytes_now) else {
                 return false;
             };
             shard = locked;
-            // Meanwhile it may have been put or removed, or may be in memory again.
+            // In the meantime the object may have been put or removed, or the position may be in
+            // memory again.
             located = self.locate(&shard, key);
             if let Located::Displaced(_) = located {
                 located = self.locate_in_row(&shard, key, &saved);

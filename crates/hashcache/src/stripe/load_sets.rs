@@ -1,11 +1,11 @@
-//! Loads the sets that memory does not know after a crash: one by one, in the order they lie in,
-//! behind all other reads.
+//! After a crash, loads the sets that are not in memory: one at a time, in disk order, with lower
+//! priority than all other reads.
 //!
-//! Called when recovery is over. A set that is looked up or written to meanwhile is learned by
-//! that.
+//! Called when recovery is over. A set that is looked up or written in the meantime is learned by
+//! that read.
 //!
-//! Cost: one read a set, and a pause as long as the read, so that other reads have half of the
-//! device.
+//! Cost: a read for each set, and a pause as long as the read, so that other reads have half of the
+//! device time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::key::SHARDS;
 use crate::policy::Epoch;
 use crate::stats::Health;
 
-/// Longest pause: closing the store waits for it.
+/// Longest pause. It is short because closing the store waits for it.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// The next set to load: shard, row in it.
+/// The next set to load: a shard, and a row in it.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     shard: usize,
@@ -27,14 +27,14 @@ struct Progress {
 }
 
 impl Stripe {
-    /// Begins to learn all sets that are not known.
+    /// Starts to learn all unknown sets.
     pub(crate) fn learn_sets(self: &Arc<Self>) {
         if self.index.id.policy.kind.keeps_lists() {
             self.learn_from(Progress::default());
         }
     }
 
-    /// One set a job: a pool that is closed drops the next one.
+    /// Loads a single set in each job, so that a closed pool drops the next job.
     fn learn_from(self: &Arc<Self>, progress: Progress) {
         let stripe = Arc::clone(self);
         self.pool.run(move || {
@@ -50,7 +50,8 @@ impl Stripe {
         });
     }
 
-    /// Learns the first unknown set from `place` on. Returns where to go on, `None` at the end.
+    /// Learns the first unknown set at or after `progress`. Returns where to continue, `None` at
+    /// the end.
     fn learn_one(&self, mut progress: Progress) -> Option<Progress> {
         while progress.shard < SHARDS {
             let view = self.view_at(progress.shard);

@@ -1,11 +1,11 @@
-//! Lookups: hot objects, then pending records, then the policy, then the disk.
+//! Lookups: first the hot objects, then the pending records, then the policy, then the disk.
 //!
 //! Called by `cache`. If memory has the answer, it is returned at once. Otherwise the disk is read:
-//! by the calling thread if it blocks for the answer, else by the ring or one of the engine's own
-//! threads. Callers that ask for the same object meanwhile join that read.
+//! by the calling thread if it blocks for the answer, otherwise by the ring or by an engine thread.
+//! Callers that look up the same object in the meantime join that read.
 //!
-//! Invariant: an answer has the wanted name, and the wanted version if the caller named one.
-//! Cost: see `policy` for reads; one lock of a shard in one lane if memory has the answer.
+//! Invariant: an answer has the wanted name, and the wanted version if the caller named a version.
+//! Cost: see `policy` for reads; a shard lock in one lane if memory has the answer.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -31,61 +31,60 @@ use crate::shard::{Found, InFlightRead, LookupTarget, Pending, ReadRequest, Shar
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 
-/// How often a lookup finds that a run began to be read after it had looked for one to join, until
-/// it reads by itself.
+/// A lookup looks for a run to join before it reads. If it finds this many times that another
+/// thread started a run just after that check, it reads by itself.
 const TRIES_MAX: u32 = 8;
-/// In how many checkpoints a lookup tries to read a row before it is a miss.
+/// Checkpoints in which a lookup tries to read a row. After that it is a miss.
 const CHECKPOINTS_MAX: usize = 3;
 
 /// Result of a read-only lookup in memory.
 pub(crate) enum Recalled {
-    /// It is in memory.
+    /// The record is in memory.
     Found(RecordHandle),
-    /// It is not stored.
+    /// The object is not stored.
     Nothing,
-    /// [`Stripe::lookup`] will say.
+    /// Memory cannot tell: call [`Stripe::lookup`].
     Unsure,
 }
 
-/// What memory knows of a key without a read.
+/// Knowledge about a key without a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hint {
-    /// It is stored, or another name with an equal tag is.
+    /// Stored, or another name with an equal tag is stored.
     Stored,
-    /// It is not stored.
+    /// Not stored.
     Missing,
-    /// Only the disk can tell.
+    /// Only a read can tell.
     Unknown,
 }
 
 /// An answer from memory, or the read that will give one.
 pub(crate) enum StripeLookup {
-    /// It is in memory.
+    /// The record is in memory.
     Found(RecordHandle),
-    /// Memory knows that it is not stored.
+    /// Memory knows that the object is not stored.
     Nothing,
-    /// The disk is being asked.
+    /// A read is in progress.
     Asked(Outcome<Found>),
-    /// The disk is read as soon as a caller waits for the answer.
+    /// The read starts as soon as a caller waits for the answer.
     Deferred(Deferred),
 }
 
-/// A read request that no caller waits for yet: a caller that blocks for the answer reads it
-/// itself, which spares two changes of thread. If this is dropped, the engine reads it for later
-/// callers.
+/// A read request without a waiting caller: a caller that blocks for the answer reads by itself,
+/// which saves two thread switches. If this value is dropped, the engine reads for later callers.
 pub(crate) struct Deferred {
     stripe: Arc<Stripe>,
     in_flight: Arc<InFlightRead>,
 }
 
 impl Deferred {
-    /// Begins the read, unless it has begun; returns what it will find.
+    /// Starts the read, unless it has started. Returns the outcome to wait for.
     pub(crate) fn begin(self) -> Outcome<Found> {
-        // By `drop`.
+        // `drop` starts it.
         self.in_flight.outcome.clone()
     }
 
-    /// Reads on this thread, unless another thread does.
+    /// Reads on this thread, unless another thread is reading.
     pub(crate) fn wait(self) -> Found {
         if let Some(request) = self.in_flight.take_request() {
             self.stripe.answer(*request, None);
@@ -102,32 +101,32 @@ impl Drop for Deferred {
     }
 }
 
-/// Whether a lookup may wait for a run that another one is reading.
+/// Tells if a lookup may wait for a run that another lookup is reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JoinRuns {
     Yes,
     No,
 }
 
-/// When the disk is to be asked.
+/// When to start a disk read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
-    /// By the caller, at once.
+    /// At once, by the caller.
     Now,
     /// When a caller waits for the answer.
     Deferred,
 }
 
-/// Result of a lookup that does not wait.
+/// Result of the lookup step that does not wait.
 pub(super) enum FirstAnswer {
-    /// Memory knows, or the disk is being asked already.
+    /// Memory has the answer, or a read is in progress.
     Memory(StripeLookup),
-    /// The disk has to be asked.
+    /// A disk read is needed.
     Disk(Box<ReadRequest>),
 }
 
 impl Stripe {
-    /// Answers from memory if memory has the answer, else begins a read.
+    /// Answers from memory if possible, otherwise starts a read.
     pub(crate) fn lookup(self: &Arc<Self>, wanted: LookupTarget) -> StripeLookup {
         match self.ask(wanted, Begin::Deferred) {
             FirstAnswer::Memory(lookup) => lookup,
@@ -139,7 +138,7 @@ impl Stripe {
         }
     }
 
-    /// Gives `request` to the ring, or to one of the engine's own threads.
+    /// Gives `request` to the ring, or to an engine thread.
     pub(super) fn read_for(self: &Arc<Self>, request: Box<ReadRequest>) {
         if let Err(request) = self.submit(request) {
             let stripe = Arc::clone(self);
@@ -147,7 +146,7 @@ impl Stripe {
         }
     }
 
-    /// The head of `name`, if it is hot: the shortest way an answer can take.
+    /// Returns the head of `name` if it is hot. This is the fastest path for a hit.
     pub(crate) fn hot_head(&self, key: KeyHash, name: &[u8]) -> Option<RecordHandle> {
         self.shared
             .hot
@@ -155,7 +154,7 @@ impl Stripe {
             .map(RecordHandle::Pinned)
     }
 
-    /// A span of `name`, if it is hot; not counted as a hit.
+    /// Returns a span of `name` if it is hot. Not counted as a hit.
     pub(crate) fn hot_span(
         &self,
         key: KeyHash,
@@ -172,19 +171,19 @@ impl Stripe {
         Some(RecordHandle::Pinned(record))
     }
 
-    /// The same for the head of `name`.
+    /// As [`Stripe::hot_head`], but not counted as a hit.
     pub(crate) fn hot_head_uncounted(&self, key: KeyHash, name: &[u8]) -> Option<RecordHandle> {
         let record = self.shared.hot.find(key, self.is_head(name))?;
         Some(RecordHandle::Pinned(record))
     }
 
-    /// Whether a record is the head of `name`, and counts.
+    /// Returns a filter that matches the head of `name` if no ban removes it.
     fn is_head(&self, name: &[u8]) -> impl Fn(&Record) -> bool {
         move |it| it.fields.kind == Kind::Head && it.name == name && !self.bans.judge(it).gone
     }
 
     /// Looks up the head of `name` in memory. Threads that do this at the same time write to no
-    /// cache line that they share.
+    /// shared cache line.
     pub(crate) fn recall_head(&self, key: KeyHash, name: &[u8]) -> Recalled {
         if let Some(record) = self.hot_head(key, name) {
             return Recalled::Found(record);
@@ -193,9 +192,10 @@ impl Stripe {
         if let Some(pending) = shard.pending.get(&key) {
             return self.of_pending(pending, self.is_head(name));
         }
-        // The record may have moved from pending to hot since the look above. Then the index knows
-        // of it, so "nowhere" is true; but only where the index may speak: not before recovery, not
-        // while removes are masked, and not where the lookup must be noted.
+        // The record may have moved from pending to hot since the check above. Then the index knows
+        // it, so "nowhere" is true. This holds only if the index is complete and the lookup has no
+        // side effects: not before recovery is over, not while removes are masked, and not if the
+        // policy must note the lookup.
         let tells = self.health() == Health::InService
             && shard.removing.is_empty()
             && !shard.hidden.any()
@@ -210,21 +210,21 @@ impl Stripe {
         Recalled::Unsure
     }
 
-    /// The answer for a name of which `pending` is the newest record.
+    /// The answer for a name if `pending` is the newest record.
     fn of_pending(&self, pending: &Pending, right: impl Fn(&Record) -> bool) -> Recalled {
         if !right(&pending.record) {
-            // The versions that it replaced are older, so they are gone too.
+            // The versions that this record replaced are older, so they are gone, too.
             return Recalled::Nothing;
         }
         self.medium.counters.pending_hits.add(1);
         Recalled::Found(pending.hit(&self.medium.budget))
     }
 
-    /// The answer from memory, or a read request that others can join from now on.
+    /// The answer from memory, or a read request that later callers can join.
     pub(super) fn ask(self: &Arc<Self>, wanted: LookupTarget, begin: Begin) -> FirstAnswer {
         let mut shard = self.shard(wanted.key);
-        // Under the lock, even if the caller has looked without it: meanwhile the record may have
-        // moved from pending to hot.
+        // Check again under the lock, even if the caller has checked without it: in the meantime
+        // the record may have moved from pending to hot.
         let right = |it: &Record| wanted.is(it) && !self.bans.judge(it).gone;
         if let Some(record) = self.shared.hot.hit(wanted.key, right) {
             return FirstAnswer::Memory(StripeLookup::Found(RecordHandle::Pinned(record)));
@@ -239,7 +239,8 @@ impl Stripe {
             self.medium.counters.joined_reads.add(1);
             let (outcome, request) = (in_flight.outcome.clone(), in_flight.take_request());
             drop(shard);
-            // Two callers want it now. Neither may depend on when the other one begins to wait.
+            // Two callers want the record now. Neither may depend on when the other caller starts
+            // to wait.
             if let Some(request) = request {
                 self.read_for(request);
             }
@@ -258,14 +259,13 @@ impl Stripe {
             return FirstAnswer::Disk(request);
         }
         let (stripe, in_flight) = (Arc::clone(self), Arc::clone(&request.in_flight));
-        // Under the shard's lock: a caller that joins the read must find the request in it.
+        // Under the shard lock: a caller that joins the read must find the request in it.
         *in_flight.lock_request() = Some(request);
         FirstAnswer::Memory(StripeLookup::Deferred(Deferred { stripe, in_flight }))
     }
 
-    /// A request for the disk if the newest candidate for what is wanted is the window of a
-    /// position among `positions`, and memory has no other answer. Also returns where that window
-    /// begins.
+    /// Returns a disk request if memory has no other answer and the newest candidate for the wanted
+    /// record is a window with a position among `positions`. Also returns the start of that window.
     pub(super) fn ask_within(
         &self,
         wanted: LookupTarget,
@@ -281,7 +281,7 @@ impl Stripe {
         (!known).then(|| (ReadRequest::new(&mut shard, wanted, located), window))
     }
 
-    /// Where `key` may be found on disk.
+    /// Returns where `key` may be on disk.
     pub(super) fn locate(&self, shard: &Shard, key: KeyHash) -> Located {
         if self.health() != Health::InService || shard.is_removing(key) {
             return Located::Nowhere;
@@ -289,7 +289,7 @@ impl Stripe {
         shard.policy.locate(key, self.log.head())
     }
 
-    /// The candidates for `key` that are newer than the window of `at`. `None` if that is no
+    /// The candidates for `key` that are newer than the window of `at`. `None` if that window is no
     /// candidate, or if a newer record is pending.
     pub(crate) fn newer(&self, shard: &Shard, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
         if shard.pending.contains_key(&key) {
@@ -303,12 +303,12 @@ impl Stripe {
         Some(all[..own].to_vec())
     }
 
-    /// Whether the index knows of `key`; an equal tag may make it say yes in vain.
+    /// Returns true if the index has an entry for `key`. An equal tag may give a false positive.
     pub(crate) fn contains_hint(&self, key: KeyHash) -> bool {
         self.hint(key) != Hint::Missing
     }
 
-    /// What memory knows of `key`.
+    /// Knowledge about `key` in memory, without a read.
     pub(crate) fn hint(&self, key: KeyHash) -> Hint {
         let shard = self.view(key);
         if shard.pending.contains_key(&key) {
@@ -321,8 +321,8 @@ impl Stripe {
         }
     }
 
-    /// Ends a lookup on disk: makes the record, `found` where it was `located`, hot if it is still
-    /// the newest.
+    /// Finishes a disk lookup: makes the record that was `found` hot if it is still the newest.
+    /// `located` is where the index had placed it.
     fn found(
         &self,
         wanted: &LookupTarget,
@@ -330,7 +330,7 @@ impl Stripe {
         in_flight: &Arc<InFlightRead>,
         located: &Located,
     ) -> Found {
-        // Before the lock is taken, for making room may take long.
+        // Before the lock is taken, because making room may take long.
         let mut copied = match &found {
             Some(record) if self.may_become_hot(record, in_flight) => {
                 self.shared.hot.copy(record, record.at)
@@ -343,14 +343,14 @@ impl Stripe {
             self.medium.counters.misses.add(1);
             return None;
         };
-        // A ban may have been made since the record was read. It may even have been forgotten
-        // since: then no record older than it was left on disk, so this record's place was
-        // overwritten.
+        // A ban may have been made since the record was read. The ban may even have been forgotten
+        // since: then no record older than the ban was left on disk, so the place of this record
+        // was overwritten.
         let outlived = || record.at.is_some_and(|at| !self.log.is_live(at));
-        // In the Disk Table a ban is forgotten after a pass that clears the slots it hides. The
-        // pass marks the reads in flight for each set as gone. A read that a put or a remove has
-        // made stale is not in the shard's map any more, so the pass cannot mark it: it must not
-        // count if there are bans.
+        // In the Disk Table a ban is forgotten after a pass that clears the slots that the ban
+        // hides. The pass marks the reads in flight for each set as gone. A read that a put or a
+        // remove has made stale is no longer in the shard map, so the pass cannot mark it: if there
+        // are bans, such a read must not count.
         let missed_pass = || record.at.is_none() && in_flight.stale.load(Ordering::Acquire);
         let is_gone =
             self.bans.any() && (self.bans.judge(&record).gone || outlived() || missed_pass());
@@ -359,8 +359,8 @@ impl Stripe {
             return None;
         }
         self.medium.counters.disk_hits.add(1);
-        // When a device has failed, other devices own its names. They know nothing of this read, so
-        // a newer put or a remove there would not take the record out of the hot objects again.
+        // When a device has failed, other devices own its names. They do not know this read, so a
+        // newer put or a remove there would not take the record out of the hot objects again.
         if self.health() == Health::OutOfService {
             return Some(RecordHandle::alone(record));
         }
@@ -377,7 +377,8 @@ impl Stripe {
                 }
             }
             if let Some(copied) = copied.take() {
-                // Bans may have been forgotten that said something of it just now.
+                // A ban that matched a moment ago may have been forgotten since, so pass the
+                // verdict on.
                 record.hand_down_judged(copied.record());
                 if let Some(hot) = self.shared.hot.insert(copied, Arrival::Wanted) {
                     return Some(RecordHandle::Pinned(hot));
@@ -387,7 +388,7 @@ impl Stripe {
         Some(RecordHandle::alone(record))
     }
 
-    /// Whether a record that was read is worth a copy in memory.
+    /// Returns true if a record that was read is worth a copy in memory.
     fn may_become_hot(&self, record: &Record, in_flight: &InFlightRead) -> bool {
         let whole = record.fields.total.unwrap_or(u64::MAX);
         whole <= self.hot_object_max()
@@ -395,14 +396,14 @@ impl Stripe {
             && !in_flight.stale.load(Ordering::Acquire)
     }
 
-    /// Longest object of which a record that was read becomes hot, bytes of content: a span of a
-    /// larger one is not worth the small objects that it would push out.
+    /// Maximum object size, in content bytes, for a record that was read to become hot: a span of a
+    /// larger object is not worth the small objects that it would push out.
     pub(super) fn hot_object_max(&self) -> u64 {
         self.medium.budget.limit() / 64
     }
 
-    /// Notes that `key` was served from `at`, and that its run reaches `run` times 4 KiB from
-    /// there. A displaced position is in memory again after this, with its run.
+    /// Notes that `key` was served from `at`, and that the run is `run` times 4 KiB long from
+    /// there. After this a displaced position is in memory again, with the run.
     pub(super) fn touch(&self, shard: &mut Shard, key: KeyHash, at: LogPos, run: u8) {
         let head = self.log.head();
         let Some(log) = shard.policy.log_mut() else {
@@ -414,7 +415,7 @@ impl Stripe {
         }
     }
 
-    /// Answers `request` with `record` if it is the wanted one, else from the disk.
+    /// Answers `request` with `record` if that is the wanted record, otherwise from the disk.
     pub(super) fn answer(self: &Arc<Self>, request: ReadRequest, record: Option<Record>) {
         let (mut request, mut record, mut tries) = (request, record, 0);
         let found = loop {
@@ -439,7 +440,7 @@ impl Stripe {
             };
             match self.find(&request, joins) {
                 Ok(found) => break found,
-                // `join_run` counts this wait, unless the other read has ended by then.
+                // `join_run` counts this wait, unless the other read has finished by then.
                 Err(InOtherRun) => tries += 1,
             }
         };
@@ -447,7 +448,7 @@ impl Stripe {
         request.promise.set(found);
     }
 
-    /// Answers `request`, of whose candidates the newest was read.
+    /// Answers `request` after the newest candidate was read.
     pub(super) fn answer_from(self: &Arc<Self>, request: ReadRequest, read: Read) {
         let wanted = &request.wanted;
         let found = match &request.located {
@@ -461,7 +462,7 @@ impl Stripe {
         request.promise.set(found);
     }
 
-    /// The record that is wanted, from the disk.
+    /// Reads the wanted record from the disk.
     ///
     /// # Errors
     /// As `find_in_log`.
@@ -483,8 +484,8 @@ impl Stripe {
         })
     }
 
-    /// The record that is wanted, in one of the windows of `candidates`. `first`: the read of the
-    /// newest candidate, if it was made already.
+    /// Searches the windows of `candidates` for the wanted record. `first`: the read of the newest
+    /// candidate, if it was made already.
     ///
     /// # Errors
     /// With [`JoinRuns::Yes`], another lookup is reading a run that reaches into the window of the
@@ -501,14 +502,14 @@ impl Stripe {
                 continue;
             }
             let run = candidates.run(*at);
-            // If an older candidate lies in a page that is being loaded, this one probably has an
-            // equal tag by chance, and its run is that of another page.
+            // If an older candidate is in a page that is being loaded, this candidate probably has
+            // an equal tag by chance, and the run belongs to another page.
             let older = &candidates.as_slice()[n + 1..];
             let read = match first.take() {
                 Some(read) => Some(read),
                 None if self.is_page_known(older) => None,
                 None => match self.read_with_run(wanted, *at, run) {
-                    // A lookup that waited would begin with the newest candidate again.
+                    // A lookup that waited would start with the newest candidate again.
                     Err(InOtherRun) if n > 0 || joins == JoinRuns::No => None,
                     read => read?,
                 },
@@ -518,21 +519,22 @@ impl Stripe {
                     if self.is_in_force(&record) {
                         return Ok(Some(*record));
                     }
-                    // An older version need not have had the label by which this one went: all that
-                    // could be one are forgotten.
+                    // An older version need not have the label that the ban matched, so all entries
+                    // that could be for this name are forgotten.
                     if self.bans.judge(&record).gone {
                         self.forget_candidates(wanted.key, candidates);
                         return Ok(None);
                     }
-                    // Older ones do not count either, but other names may have an equal tag.
+                    // Older versions do not count either, but other names may have an equal tag.
                     self.forget_candidate(&mut self.shard(wanted.key), wanted.key, *at);
                 }
-                // Compare names even when the tag matches: one miss in 32 meets an equal tag, and
-                // serving it would be a lie.
+                // Compare names even if the tag matches: one miss in 32 meets an equal tag, and the
+                // object served would be wrong.
                 Read::Record(_) | Read::Other => self.medium.counters.false_reads.add(1),
                 Read::Passed => {}
-                // It could have been the newest version of this name: an older one must not be
-                // served in its stead, so all that could be one are forgotten.
+                // The damaged record could have been the newest version of this name. An older
+                // version must not be served instead, so all entries that could be for this name
+                // are forgotten.
                 Read::Damaged => {
                     self.medium.counters.damaged.add(1);
                     self.forget_candidates(wanted.key, candidates);
@@ -548,15 +550,15 @@ impl Stripe {
         Ok(None)
     }
 
-    /// Whether the index still says that `key` may lie in the window that begins at `at`. What is
-    /// older than a window that was read in vain counts only if it does (`policy/log`).
+    /// Returns true if the index still has an entry for `key` in the window that starts at `at`.
+    /// After a window was read in vain, older candidates count only if this is true (`policy/log`).
     pub(super) fn still_points_to(&self, key: KeyHash, at: LogPos) -> bool {
         let points_to = |log: &dyn LogPolicy| log.points_to(key, at, self.log.head());
         self.view(key).policy.log().is_some_and(points_to)
     }
 
-    /// Has `request` say where in the log to look, if its row lies on disk; `None` when it was
-    /// answered by memory meanwhile.
+    /// Resolves a row on disk to log positions, so that `request` can be read; `None` if memory
+    /// answered it in the meantime.
     fn resolve(&self, request: ReadRequest) -> Option<ReadRequest> {
         let Located::Displaced(row) = request.located else {
             return Some(request);
@@ -570,11 +572,11 @@ impl Stripe {
         Some(ReadRequest { located, ..request })
     }
 
-    /// The row of `key` in the published checkpoint, read by `read`; empty when it cannot be read.
-    /// Returns with the lock of the key's shard held, under which the row stays valid.
+    /// Reads the row of `key` from the published checkpoint with `read`; the row is empty if it
+    /// cannot be read. Returns with the shard lock held, and the row stays valid under that lock.
     ///
-    /// Tries again when a new checkpoint is published while a row of the old one is read, which
-    /// seldom happens twice.
+    /// Tries again if a new checkpoint is published while a row of the old checkpoint is read,
+    /// which seldom happens twice.
     pub(super) fn saved_row(
         &self,
         key: KeyHash,
@@ -597,7 +599,7 @@ impl Stripe {
         None
     }
 
-    /// Where `key` may be found on disk, given its row as it was `saved`.
+    /// Returns where `key` may be on disk, given the `saved` row.
     pub(super) fn locate_in_row(&self, shard: &Shard, key: KeyHash, saved: &[u8]) -> Located {
         let log = shard.policy.log();
         log.map_or(Located::Nowhere, |log| {
@@ -618,7 +620,8 @@ impl Stripe {
         }
     }
 
-    /// Whether a record that was read still counts. A span counts if the head that names it does.
+    /// Returns true if a record that was read still counts. A span counts if the head that names it
+    /// does.
     pub(super) fn is_in_force(&self, record: &Record) -> bool {
         let fields = &record.fields;
         fields.kind == Kind::Span

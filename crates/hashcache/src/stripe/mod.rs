@@ -1,12 +1,12 @@
-//! A stripe: the Disk Table and log of one device, with all state in memory that belongs to them.
+//! A stripe: the Disk Table and the log on a device, with all their state in memory.
 //!
-//! `cache` asks it for records, `writer` writes for it, `store/recover` fills it. This file changes
-//! its state: it puts and removes records. `lookup` answers; `read`, `ring_read`, `read_ahead` and
-//! `group_read` read; `scan` lists.
+//! `cache` looks up and puts records, `writer` writes them to the device, `store/recover` fills the
+//! index. This file changes the state: it puts and removes records. The reading files are `lookup`,
+//! `read`, `ring_read`, `read_ahead` and `group_read`; `scan` and `walk` list objects.
 //!
 //! Invariant: bytes leave the stripe only after MAC, name, version and page checksums were
-//! verified. The log's head is compared with the record's position after the read: the writer moves
-//! the head before it overwrites, so a record that is still live then was read whole.
+//! verified. The log head is compared with the record position after the read: the writer moves the
+//! head before it overwrites, so a record that is still live then was read whole.
 
 mod group_read;
 mod load_sets;
@@ -48,7 +48,7 @@ use crate::stats::Health;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::write_queue::{Caller, NAME_BYTES, Queue, Removal, Removing};
 
-/// See the module's head.
+/// See the module head.
 pub(crate) struct Stripe {
     pub(crate) medium: Medium,
     pub(crate) index: Index,
@@ -57,41 +57,42 @@ pub(crate) struct Stripe {
     pub(crate) bans: Bans,
     pub(crate) queue: Arc<Queue>,
     pub(crate) pool: Pool,
-    /// Serves simple reads, where the kernel allows a ring.
+    /// Serves simple reads, if the kernel allows a ring.
     pub(crate) ring: Option<Ring>,
-    /// Those of the shards, which can be reached without a shard's lock.
+    /// The puts in progress for each shard, reachable without the shard lock.
     puts: Box<[Arc<PutsInProgress>]>,
     group_reads: GroupReads,
-    /// Slots of the Disk Table that were written; counted under the lock of their shard, when their
-    /// records leave the pending ones.
+    /// Disk Table slots that were written. Incremented under the shard lock when a record leaves
+    /// the pending map, so a walk notices that a record moved while a set was read.
     slots_written: AtomicU64,
 }
 
-/// Whether a put was accepted.
+/// Result from a put or an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accepted {
-    /// It is found from now on.
+    /// Accepted: lookups find the new version.
     Yes,
-    /// There was a newer put, remove or ban before it.
+    /// Rejected: a newer put, remove or ban exists.
     Superseded,
-    /// An update of metadata met another one, or the put it belongs to, still under way.
+    /// An update of metadata conflicts with another update, or with the put that it updates, which
+    /// is still in progress.
     Busy,
     /// The store has failed or is closed.
     OutOfService,
-    /// There is no memory for an object that is kept in memory alone.
+    /// There is no memory for an object that is kept only in memory.
     NoRoom,
 }
 
-/// How lookups skip a name that is removed and may still be on disk.
+/// How lookups skip a removed name that may still be on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mask {
-    /// By an entry of its own.
+    /// By an entry for the name.
     Name,
-    /// By the bit of its range of keys.
+    /// By the bit for the key range of the name.
     Range,
 }
 
-/// The parts a stripe is made of.
+/// Parts from which a stripe is built.
 pub(crate) struct Parts {
     pub(crate) medium: Medium,
     pub(crate) index: Index,
@@ -119,7 +120,7 @@ impl Stripe {
         }
     }
 
-    /// This device, as the others of the store know it.
+    /// This device as the other devices of the store see it.
     pub(crate) fn peer(&self) -> Peer {
         Peer {
             health: Arc::clone(&self.medium.health),
@@ -153,7 +154,7 @@ impl Stripe {
         self.index.views()
     }
 
-    /// Entries of the index whose records are still there. Costs a walk over the index.
+    /// Index entries with live records. Costs a walk over the index.
     pub(crate) fn live_entries(&self) -> u64 {
         let head = self.log.head();
         self.views().map(|shard| shard.policy.live(head)).sum()
@@ -167,12 +168,13 @@ impl Stripe {
         self.shared.members.next_version()
     }
 
-    /// Recovery found `version` given out.
+    /// Recovery found a record with `version`, so later versions must be higher.
     pub(crate) fn version_was_drawn(&self, version: u64) {
         self.shared.members.version_was_drawn(version);
     }
 
-    /// Whether the record of a head counts here: not if its name belonged to another device since.
+    /// Returns true if this device may serve a head with this version. False if another device
+    /// owned the name since then.
     fn counts(&self, key: KeyHash, version: Version) -> bool {
         self.shared
             .members
@@ -183,7 +185,8 @@ impl Stripe {
         self.medium.health.get()
     }
 
-    /// Recovery is over. Applies the removes that were made meanwhile to the recovered index.
+    /// Finishes recovery: applies the removes that were made in the meantime to the recovered
+    /// index.
     pub(crate) fn recovered(&self) {
         let forgotten = self.forget_removing(0..SHARDS);
         if forgotten > 0 {
@@ -196,7 +199,8 @@ impl Stripe {
         }
         self.medium.health.recovered();
         if self.medium.geometry.family == Family::Log {
-            // The index knows all names now: what was hidden since has been forgotten in it, too.
+            // The index now knows all names, so the names that were hidden since have been
+            // forgotten in it, too.
             for mut shard in self.shards() {
                 shard.hidden = HiddenRanges::default();
             }
@@ -204,13 +208,13 @@ impl Stripe {
     }
 
     /// Forgets the keys that are being removed: recovery may have loaded them after the remove
-    /// began. Returns how many shards were forgotten whole, because removes found no room for their
-    /// names.
+    /// started. Returns how many shards were forgotten whole, because there was no memory for the
+    /// names of removes.
     pub(crate) fn forget_removing(&self, shards: Range<usize>) -> usize {
         let mut forgotten = 0;
         for mut shard in shards.map(|n| self.shard_at(n)) {
             if shard.hidden.any() && shard.policy.log_mut().is_some() {
-                // The index of the log does not tell the names of a range from others.
+                // The log index cannot tell the names of a hidden range from other names.
                 shard.policy.clear();
                 forgotten += 1;
             }
@@ -222,14 +226,14 @@ impl Stripe {
         forgotten
     }
 
-    /// `pending` was written to its slot: see [`Shard::written`].
+    /// Counts a slot write for `pending`: see [`Shard::written`].
     pub(crate) fn slot_was_written(&self, shard: &mut Shard, pending: &Arc<Pending>) -> bool {
         self.slots_written.fetch_add(1, Ordering::AcqRel);
         shard.written(pending)
     }
 
-    /// Whether the index, which has all its positions in memory, says that `key` lies at `at`, or
-    /// in its window.
+    /// Returns true if the index maps `key` to the window of `at`. To be called only if all index
+    /// positions are in memory.
     pub(crate) fn indexes(&self, key: KeyHash, at: LogPos) -> bool {
         match self.view(key).policy.locate(key, self.log.head()) {
             Located::Log(candidates) => candidates.as_slice().contains(&self.window(at)),
@@ -250,19 +254,19 @@ impl Stripe {
         }
     }
 
-    /// Ends all reads and writes. Hot objects are still served.
+    /// Stops all reads and writes. Hot objects are still served.
     pub(crate) fn end(&self) {
         self.medium.health.end();
         self.abandon();
     }
 
-    /// Forgets all that could be `key`; whether there was any.
+    /// Forgets all index entries that could be for `key`. Returns true if there were any.
     pub(crate) fn forget(&self, shard: &mut Shard, key: KeyHash) -> bool {
         shard.policy.forget_all(key, self.log.head())
     }
 
-    /// Removes `key` with a version that this draws: from now on no older version is found. Also
-    /// returns whether there may have been one.
+    /// Removes `key` with a new version: lookups find no older version after this call. Also
+    /// returns true if an older version may have existed.
     pub(crate) fn remove(&self, key: KeyHash) -> (Version, bool) {
         let mut shard = self.shard(key);
         let (version, known, dropped) = self.remove_from(&mut shard, key, Mask::Name);
@@ -271,8 +275,9 @@ impl Stripe {
         (version, known)
     }
 
-    /// Removes `key` without memory for its name: hides it with a range of other keys if the disk
-    /// may hold it, until the writer has cleared that range. No caller learns when that is.
+    /// Removes `key` without memory for the name: if the disk may hold the name, the key range is
+    /// hidden together with other keys until the writer has cleared that range. There is no
+    /// notification when that is done.
     pub(crate) fn remove_with_range(&self, key: KeyHash) {
         let mut shard = self.shard(key);
         let (_, known, dropped) = self.remove_from(&mut shard, key, Mask::Range);
@@ -286,10 +291,10 @@ impl Stripe {
         }
     }
 
-    /// Has puts of `key` in progress give way, if memory knows that no version of it is stored.
-    /// Returns whether it does.
+    /// Supersedes puts of `key` that are in progress, if memory knows that no version is stored.
+    /// Returns true if memory knows that.
     pub(crate) fn remove_absent(&self, key: KeyHash) -> bool {
-        // First without the lock that keeps lookups waiting.
+        // First with the read lock: the write lock would block lookups.
         if !self.is_absent(&self.view(key), key) {
             return false;
         }
@@ -298,13 +303,13 @@ impl Stripe {
             return false;
         }
         let _ = shard.supersede(key, self.draw_version());
-        // A copy that was never written.
+        // A copy in memory that was never written to the device.
         self.shared.hot.remove(key);
         true
     }
 
-    /// Whether memory knows that neither the queue nor the disk has a version of `key`. Not before
-    /// recovery is over, and not while the disk does not show a remove yet.
+    /// Returns true if memory knows that neither the queue nor the disk has a version of `key`.
+    /// Always false before recovery is over, and while an earlier remove is not yet on disk.
     fn is_absent(&self, shard: &Shard, key: KeyHash) -> bool {
         if shard.pending.contains_key(&key) {
             return false;
@@ -319,26 +324,27 @@ impl Stripe {
         }
     }
 
-    /// The same under the lock of the key's shard. Returns the pending record, to be dropped
-    /// without the lock: a drop releases memory and may run wakers.
+    /// As [`Stripe::remove`], with the shard lock held by the caller. Returns the pending record,
+    /// which the caller must drop after releasing the lock: a drop releases memory and may run
+    /// wakers.
     fn remove_from(
         &self,
         shard: &mut Shard,
         key: KeyHash,
         mask: Mask,
     ) -> (Version, bool, Option<Arc<Pending>>) {
-        // The version is drawn and the key forgotten under one lock. Recovery does not apply this
-        // remove to a checkpoint that begins later, so the key must be gone before such a
-        // checkpoint can lock the shard and save it.
+        // Draw the version and forget the key under one lock. Recovery does not apply this remove
+        // to a checkpoint that starts later, so the key must be gone before such a checkpoint can
+        // lock the shard and save it.
         let version = self.draw_version();
         let dropped = shard.supersede(key, version);
         self.shared.hot.remove(key);
         // Both: a pending record may have an older version on disk.
         let known = self.forget(shard, key) | dropped.is_some();
-        // A table's policy cannot forget a filled slot: lookups skip the key (`is_removing`) until
-        // the slot is cleared on disk. Where memory knows that there is none, nothing is to be
-        // skipped.
-        // During recovery the index of a log is not complete: `recovered` forgets the key again.
+        // A table policy cannot forget a filled slot: lookups skip the key (`is_removing`) until
+        // the slot is cleared on disk. If memory knows that there is no such slot, lookups need not
+        // skip anything. During recovery the index of a log is not complete: `recovered` forgets
+        // the key again.
         let is_table = self.medium.geometry.family == Family::Table;
         let masked = match self.health() {
             Health::InService => is_table && (known || shard.is_removing(key)),
@@ -355,16 +361,17 @@ impl Stripe {
         (version, known || masked, dropped)
     }
 
-    /// Takes away each name whose pending record a ban bars by its label, because an older version
-    /// on disk need not have that label: were the pending record lost in a crash, the older version
-    /// would answer. To be called behind each new ban, before the ban is made durable. Returns
-    /// the removes that must be durable before the ban is, and whether pending records must be: a
-    /// soft ban must leave what it makes stale.
+    /// Removes each name with a pending record that a ban matches by label. An older version on
+    /// disk need not have that label: if the pending record were lost in a crash, lookups would
+    /// find the older version. To be called after each new ban, before the ban is made durable.
+    /// Returns the removes that must be durable before the ban is, and true if pending records must
+    /// be durable, too: a soft ban must leave the objects that it makes stale.
     ///
-    /// No record that the ban bars becomes pending meanwhile ([`Stripe::put_head`] asks under the
-    /// same lock), and none that is pending is replaced before this has seen it.
+    /// No matching record becomes pending in the meantime ([`Stripe::put_head`] checks the bans
+    /// under the same lock), and no matching pending record is replaced before this function has
+    /// seen it.
     ///
-    /// Memory: a remove is smaller than the pending record that it takes away.
+    /// Memory: a remove is smaller than the pending record that it removes.
     pub(crate) fn remove_barred(&self) -> (Vec<Removed>, bool) {
         let mut removed = Vec::new();
         let mut any_stale = false;
@@ -396,45 +403,45 @@ impl Stripe {
         (removed, any_stale)
     }
 
-    /// Whether the pending record of `key` is barred by its label and must take older versions of
-    /// its name with it.
+    /// Returns true if a ban matches the pending record of `key` by label. Then the older versions
+    /// of the name must be removed, too.
     fn has_barred_pending(&self, shard: &Shard, key: KeyHash) -> bool {
         let pending = shard.pending.get(&key);
         pending.is_some_and(|it| self.bans.judge_labels(&it.record).gone)
     }
 
-    /// Begins a put of `key`, with a version of its own.
+    /// Starts a put of `key` and draws a version for it.
     pub(crate) fn begin(&self, key: KeyHash) -> Arc<PutToken> {
         self.puts[key.shard()].begin(key, false, || self.draw_version())
     }
 
-    /// Begins an update of `version` of `key`.
+    /// Starts an update of the stored `version` of `key`.
     pub(crate) fn begin_update(&self, key: KeyHash, version: Version) -> Arc<PutToken> {
         self.puts[key.shard()].begin(key, true, || version)
     }
 
-    /// Ends a put or an update.
+    /// Finishes a put or an update.
     pub(crate) fn end_put(&self, key: KeyHash, token: &Arc<PutToken>) {
         self.puts[key.shard()].end(key, token);
     }
 
-    /// The lowest version of a put that is under way; the next one when there is none.
+    /// Returns the lowest version of all puts in progress, or the next version if there are none.
     pub(crate) fn oldest_begun(&self) -> Version {
-        // Drawn first: a put that begins between the two lines has a higher version.
+        // Drawn first: a put that starts between the two lines has a higher version.
         let next = self.draw_version();
         let oldest = self.puts.iter().filter_map(|it| it.oldest());
         oldest.min().unwrap_or(next)
     }
 
-    /// Evicts the hot objects that bans bar, because these bans are about to be forgotten.
+    /// Evicts the hot objects that bans match, because these bans are about to be forgotten.
     pub(crate) fn let_go_of_barred(&self) {
         self.shared
             .hot
             .remove_all(|record| self.bans.judge(record).is_barred());
     }
 
-    /// Makes `pending` the newest record of its name and queues it to be written, unless the put of
-    /// `token` was superseded.
+    /// Makes `pending` the newest record of the name and queues it for the writer, unless the put
+    /// of `token` was superseded.
     pub(crate) fn put_head(&self, pending: &Arc<Pending>, token: &Arc<PutToken>) -> Accepted {
         let fields = &pending.record.fields;
         let mut shard = self.shard(fields.key);
@@ -455,16 +462,17 @@ impl Stripe {
         Accepted::Yes
     }
 
-    /// Makes a copy of `record` in memory the newest record of its name, unless the put of `token`
-    /// was superseded. It is not written. An older version that may lie on the device is removed,
-    /// durably soon: otherwise it would be found again when the copy is evicted, or after a crash.
+    /// Makes a copy of `record` in memory the newest record of the name, unless the put of `token`
+    /// was superseded. The copy is not written. An older version that may be on the device is
+    /// removed, and the remove becomes durable soon: otherwise lookups would find the older version
+    /// again when the copy is evicted, or after a crash.
     pub(crate) fn put_hot(&self, record: &Record, token: &Arc<PutToken>) -> Accepted {
         let fields = &record.fields;
-        // Before the lock is taken, for making room may take long.
+        // Before the lock is taken, because making room may take long.
         let Some(copied) = self.shared.hot.copy_unwritten(record) else {
             return Accepted::NoRoom;
         };
-        // Most of these names have no older version, and then this is given back.
+        // Most of these names have no older version; then the reservation is released.
         let reserved = self.medium.budget.reserve(NAME_BYTES);
         if !self
             .queue
@@ -491,8 +499,8 @@ impl Stripe {
         accepted
     }
 
-    /// The part of [`Stripe::put_hot`] under the lock. Also returns the version of the remove that
-    /// older versions need, and records to be dropped without the lock.
+    /// The locked part of [`Stripe::put_hot`]. Also returns the version of the remove if older
+    /// versions need one, and records to be dropped after the lock is released.
     fn put_copied(
         &self,
         record: &Record,
@@ -508,7 +516,8 @@ impl Stripe {
             return (Accepted::Busy, None, Vec::new());
         }
         let older = shard.supersede(fields.key, fields.version);
-        // Before recovery is over, and where a remove is not done yet, the index cannot tell.
+        // Before recovery is over, and while a remove is not done yet, the index cannot rule out an
+        // older version.
         let tells = self.health() == Health::InService && !shard.is_removing(fields.key);
         let is_alone =
             older.is_none() && tells && self.locate(&shard, fields.key) == Located::Nowhere;
@@ -526,21 +535,22 @@ impl Stripe {
         (accepted, version, dropped)
     }
 
-    /// Why a head must not become the newest record of its name, asked under the lock of its shard.
+    /// Returns why a head must not become the newest record of the name. To be called under the
+    /// shard lock.
     fn refuses(&self, shard: &Shard, record: &Record, token: &PutToken) -> Option<Accepted> {
         if self.health() == Health::OutOfService {
             return Some(Accepted::OutOfService);
         }
-        // A ban that is made after this finds the record among the pending ones, and lookups ask
-        // the bans again. If the record replaced a pending one that a ban bars, `remove_barred`
-        // would not see that older versions on disk must be removed too.
+        // A later ban finds this record among the pending records, and lookups check the bans
+        // again. If the record replaced a pending record that a ban matches, `remove_barred` would
+        // not see that older versions on disk must be removed, too.
         let is_superseded = token.superseded.load(Ordering::Acquire)
             || self.bans.judge(record).is_barred()
             || self.has_barred_pending(shard, record.fields.key);
         is_superseded.then_some(Accepted::Superseded)
     }
 
-    /// Has a span written. Until then it is served from memory.
+    /// Queues a span for the writer. Until it is written, lookups find it in memory.
     pub(crate) fn put_span(&self, pending: &Arc<Pending>) -> Accepted {
         let key = pending.record.fields.key;
         let mut shard = self.shard(key);
@@ -563,12 +573,12 @@ impl Stripe {
             .push(Arc::clone(pending), self.medium.clock.monotone());
     }
 
-    /// Drops entries that the head has passed from the rows that belong to `segment`: from every
-    /// row once a lap.
+    /// Drops entries that the log head has passed from the rows that belong to `segment`. In a lap
+    /// this covers every row once.
     pub(crate) fn sweep(&self, segment: u64) {
         let segments = self.medium.geometry.segments;
         for mut shard in self.shards() {
-            // In the Disk Table the log holds tails only, to which no entry points.
+            // With a Disk Table the log holds only tails, to which no entry points.
             let Some(log) = shard.policy.log_mut() else {
                 return;
             };

@@ -1,10 +1,10 @@
-//! A lookup that leaves no trace: what it finds is not counted as a hit, does not become hot, and
-//! does not count as used.
+//! A lookup without side effects: a record that it finds is not counted as a hit, does not become
+//! hot, and does not count as used.
 //!
-//! Called by `cache/peek`, for operators who want to know what is stored.
+//! Called by `cache/peek`, for operators that want to know which objects are stored.
 //!
-//! Invariant: what is found was the newest version of the name at some moment of the call. Cost: as
-//! of `lookup`, but callers do not share a read. Blocks for the reads.
+//! Invariant: a record that is found was the newest version of the name at some moment of the call.
+//! Cost: as for `lookup`, but callers do not share a read. Blocks for the reads.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::record::Record;
 use crate::shard::{Found, LookupTarget};
 
 impl Stripe {
-    /// What memory knows of the wanted record: the record, or that there is none. `None`: the disk
-    /// must be asked.
+    /// The answer from memory for the wanted record: the record, or that there is none. `None`: a
+    /// disk read is needed.
     pub(crate) fn peek_memory(&self, wanted: &LookupTarget) -> Option<Found> {
         let right = |it: &Record| wanted.is(it) && !self.bans.judge(it).gone;
         if let Some(record) = self.shared.hot.look(wanted.key, right) {
@@ -34,7 +34,8 @@ impl Stripe {
 
     /// The wanted record, from memory or from the disk.
     pub(crate) fn peek(self: &Arc<Self>, wanted: &LookupTarget) -> Found {
-        // Since the caller has looked, the record may have moved from memory to disk or back.
+        // Check memory again: since the caller's check, the record may have moved from memory to
+        // disk or back.
         if let Some(known) = self.peek_memory(wanted) {
             return known;
         }
@@ -74,7 +75,7 @@ impl Stripe {
                 continue;
             }
             match self.read_window(*at, wanted.key, wanted.expect) {
-                // Older versions do not count where the newest is hidden by a ban.
+                // Older versions do not count if a ban hides the newest version.
                 Read::Record(record) if wanted.is(&record) => {
                     return Some(*record).filter(|it| self.is_in_force(it));
                 }

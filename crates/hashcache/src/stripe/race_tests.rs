@@ -1,6 +1,6 @@
-//! Lookups whose reads take long: meanwhile objects are put, removed or banned, the log comes round
-//! and checkpoints are written. What a device that is called in the middle of it does stands for
-//! other threads.
+//! Lookups with slow reads: in the meantime objects are put, removed or banned, the log wraps and
+//! checkpoints are written. The calls from the device in the middle of a read stand for other
+//! threads.
 
 #![cfg(not(loom))]
 
@@ -64,9 +64,10 @@ fn located(stripe: &Stripe, name: &[u8]) -> Located {
 
 // -- rows on disk -----------------------------------------------------------------------------
 
-/// `log-lru` with a row a shard: nine names of a shard displace each other. Time stands still: the
-/// writing thread, which wants a checkpoint as soon as a few positions are displaced, is done with
-/// its part of it when a flush is answered, and never writes between the checkpoints of a test.
+/// `log-lru` with one row in each shard: nine names of a shard displace each other. The clock
+/// stands still: the writer thread, which starts a checkpoint as soon as a few positions are
+/// displaced, has written its part when a flush is answered, and never writes between the
+/// checkpoints of a test.
 fn crowded(config: &mut Config) {
     config.policy = PolicyKind::LogLru;
     config.clock = Clock::manual(|| Duration::ZERO, || Duration::ZERO);
@@ -74,8 +75,8 @@ fn crowded(config: &mut Config) {
     config.held_share = Some(38);
 }
 
-/// Names of the first shard whose entries differ: of two with equal tags, forgetting one may forget
-/// the other.
+/// Names of the first shard with different entries: if two tags were equal, forgetting one name
+/// could forget the other.
 fn of_one_row(stripe: &Stripe, count: usize) -> Vec<[u8; 8]> {
     assert_eq!(stripe.index.shape.shard_rows, 1);
     let mut tags = HashSet::new();
@@ -87,7 +88,7 @@ fn of_one_row(stripe: &Stripe, count: usize) -> Vec<[u8; 8]> {
     names.filter(is_one).take(count).collect()
 }
 
-/// Writes and publishes a checkpoint, as the writing thread would between two batches.
+/// Writes and publishes a checkpoint, as the writer thread would between two batches.
 fn checkpoint(stripe: &Stripe, serial: u64) {
     let (medium, index) = (&stripe.medium, &stripe.index);
     let of_all = |change: fn(&mut dyn crate::policy::LogPolicy)| {
@@ -143,7 +144,7 @@ fn a_row_of_a_checkpoint_that_was_replaced_while_it_was_read_is_read_anew() {
     assert_eq!(device.hooks_left(), 0, "no row was read");
 }
 
-/// A write of the index file that was lost has left the row of two checkpoints before in its place.
+/// A lost write to the index file has left the row of the second-last checkpoint in place.
 #[test]
 fn a_row_of_an_older_checkpoint_in_the_same_place_is_not_taken_for_that_of_the_newest() {
     let device = Hooked::new(vec![0; 32 << 20]);
@@ -156,7 +157,7 @@ fn a_row_of_an_older_checkpoint_in_the_same_place_is_not_taken_for_that_of_the_n
     let mut older = Vec::new();
     for (serial, round) in [(1_000, "old"), (1_001, "new"), (1_002, "newest")] {
         for name in &names {
-            // The entry takes the place of the one that it replaces.
+            // The entry takes the place of the entry that it replaces.
             let intent = cache.intend(name).unwrap();
             let intent = match cache.get(name).wait() {
                 Some(hit) => intent.replacing(&hit),
@@ -216,7 +217,7 @@ fn while_a_checkpoint_is_made_the_one_that_counts_each_displaced_object_is_found
             unsaved(&stripe) > Some(0),
             "no position waits for a checkpoint"
         );
-        // All that happens from the last part of the checkpoint to the end of the superblock.
+        // Everything from the last part of the checkpoint to the end of the superblock write.
         let looked = Arc::new(Mutex::new(0));
         let looks = {
             let (cache, looked) = (cache.clone(), Arc::clone(&looked));
@@ -267,7 +268,7 @@ fn a_lookup_that_joins_one_which_waited_for_a_run_does_not_find_what_a_ban_took(
     let FirstAnswer::Disk(waits) = request(stripe, b"page/2") else {
         panic!("it is not on disk");
     };
-    // Objects that the run brings become hot.
+    // Objects that the run loads become hot.
     let waits: ReadRequest = *waits;
     assert!(found(&cache, b"page/1").is_some());
     assert!(stripe.shared.hot.contains(key(stripe, b"page/2")));
@@ -291,7 +292,8 @@ const TABLES: [PolicyKind; 4] = [
     PolicyKind::SetMemLru,
 ];
 
-/// The checksum of a tail has no key: content that the log has written over it may be made to fit.
+/// The checksum of a tail has no key: content that the log has written over the tail may be crafted
+/// to fit.
 #[test]
 fn a_tail_that_the_log_has_passed_while_it_was_read_does_not_count() {
     for policy in TABLES {
@@ -338,9 +340,9 @@ fn a_tail_that_the_log_has_passed_while_it_was_read_does_not_count() {
     }
 }
 
-/// Puts an object with a tail under `name`. Then looks it up, and between the read of its slot and
-/// that of its tail has `clear` empty the slot or overwrite it, and makes a ban on `name` and waits
-/// until it is forgotten.
+/// Puts an object with a tail under `name`. Then looks it up. Between the read of the slot and the
+/// read of the tail, `clear` clears or overwrites the slot, and a ban on `name` is made and
+/// forgotten.
 fn found_beside_a_ban(policy: PolicyKind, clear: fn(&Cache, &Stripe, KeyHash)) -> Option<Bytes> {
     let device = Hooked::new(vec![0; 16 << 20]);
     let cache = open(&device, |config| config.policy = policy);
@@ -419,7 +421,7 @@ fn while_a_range_is_hidden_a_look_in_memory_does_not_say_that_a_name_is_missing(
     }
 }
 
-/// As crashes and wrong reads can leave them.
+/// Crashes and wrong reads can leave two versions.
 #[test]
 fn of_two_versions_of_a_name_in_a_set_the_newer_is_found_whichever_slot_it_has() {
     for policy in TABLES.into_iter().filter(|it| *it != PolicyKind::Basic) {
@@ -477,7 +479,7 @@ fn of_two_versions_of_a_name_in_a_set_the_newer_is_found_whichever_slot_it_has()
             };
             let get =
                 |cache: &Cache| assert_eq!(found(cache, b"name"), Some("new".into()), "{what}");
-            // Each of them first in a store that has not read the set yet.
+            // Each call comes first in a store that has not read the set yet.
             let first: [&dyn Fn(&Cache); 3] = [&walk, &peek, &get];
             for first in first {
                 let cache = open(&Hooked::new(image.clone()), config);

@@ -1,12 +1,12 @@
-//! Reads a record in a window of the log, or at a position.
+//! Reads a record in a window of the log, or at an exact position.
 //!
-//! The index names a window of a few units (`policy/log`). What is read begins with the window, and
-//! the record is found in it by its header.
+//! The index names a window of a few units (`policy/log`). A read starts at the window start, and
+//! the record is found in the window by the header.
 //!
-//! Invariant: a record is returned only after its MAC and page checksums were verified, and only if
-//! the head had not passed it when the read was complete. Where no record of the wanted name is
-//! found, an intact record of another name must explain that, or it counts as damage.
-//! Cost: one read, or two adjacent reads when the record is longer than expected.
+//! Invariant: a record is returned only after the MAC and page checksums were verified, and only if
+//! the log head had not passed it when the read was complete. If no record of the wanted name is
+//! found, an intact record of another name must explain that; otherwise it counts as damage.
+//! Cost: a read, or two adjacent reads if the record is longer than expected.
 
 use bytes::Bytes;
 
@@ -19,53 +19,53 @@ use crate::object::MAX_NAME;
 use crate::policy::LogPolicy;
 use crate::record::Record;
 
-/// What tells a record's name at the least: no prelude is longer.
+/// Minimum read to learn the name of a record: no prelude is longer.
 const PRELUDE_READ: usize = 8 << 10;
 const _: () = assert!(MAX_NAME + PRELUDE_REST_MAX <= PRELUDE_READ);
 
-/// A read of a record that lies at one of a few places, and whose length is not known.
+/// The first read for a record of unknown length, which may be at any of a few places.
 #[derive(Clone, Copy)]
 pub(super) struct FirstRead {
-    /// The first of the places, and what a record there must prove.
+    /// The first of the places, and the address that a record there must prove.
     at: LogPos,
     place: RecordAddress,
-    /// So many units in a row can be the record's first.
+    /// Number of consecutive units in which the record may start.
     units: u64,
     pub(super) offset: u64,
     pub(super) length: usize,
-    /// To the end of the segment: no record reaches beyond it.
+    /// Bytes up to the end of the segment: no record reaches beyond it.
     left: usize,
 }
 
-/// A record in what was read first.
+/// A record in the bytes of the first read.
 pub(super) struct FoundRecord {
     pub(super) at: LogPos,
     pub(super) place: RecordAddress,
-    /// Bytes in front of it.
+    /// Bytes in front of the record.
     pub(super) skip: usize,
     pub(super) prelude: Prelude,
 }
 
 impl FoundRecord {
-    /// Bytes of what was read up to the record's end.
+    /// Bytes of the read up to the end of the record.
     pub(super) fn end(&self) -> usize {
         self.skip + self.prelude.record_bytes()
     }
 }
 
 impl Stripe {
-    /// Where the window begins in which `at` lies: what the index says of a record there.
+    /// Start of the window that contains `at`: the index stores only this for a record.
     pub(super) fn window(&self, at: LogPos) -> LogPos {
         self.index.shape.windows.start_of(at)
     }
 
-    /// Bytes of a window beside the unit in which the record begins.
+    /// Window size in bytes, without the unit in which the record starts.
     pub(super) fn window_rest(&self) -> usize {
         let units = self.index.shape.windows.units;
         usize::try_from(units - 1).unwrap_or(0) * self.log.alignment().record(1)
     }
 
-    /// Reads and verifies the record of `key` in the window that begins at a position of the log.
+    /// Reads and verifies the record of `key` in the window that starts at a log position.
     pub(super) fn read_window(&self, at: LogPos, key: KeyHash, expect: usize) -> Read {
         match self.first_read(at, expect) {
             Some(first) => self.read_log(&first, key),
@@ -73,7 +73,7 @@ impl Stripe {
         }
     }
 
-    /// Reads and verifies the record of `key` at a position of the log.
+    /// Reads and verifies the record of `key` at a log position.
     pub(crate) fn read_exactly(&self, at: LogPos, key: KeyHash, expect: usize) -> Read {
         match self.first_read(at, expect) {
             Some(first) => self.read_log(&FirstRead { units: 1, ..first }, key),
@@ -101,8 +101,8 @@ impl Stripe {
         self.found_record(found, &bytes)
     }
 
-    /// What is read first of the record in the window that begins at a position of the log; `None`
-    /// when the head has passed it.
+    /// The first read for a record in the window that starts at a log position; `None` if the log
+    /// head has passed it.
     pub(super) fn first_read(&self, at: LogPos, expect: usize) -> Option<FirstRead> {
         let place = self.log.place(at)?;
         let (offset, left) = self.log.device_range(at);
@@ -110,7 +110,7 @@ impl Stripe {
         let length = if expect == 0 {
             FIRST_READ
         } else {
-            // A reader may want a few bytes of content alone.
+            // The caller may expect only a few bytes of content.
             (expect + 2048).max(PRELUDE_READ)
         };
         Some(FirstRead {
@@ -123,15 +123,15 @@ impl Stripe {
         })
     }
 
-    /// The record of `key` in `bytes`, which were read first, if it verifies.
+    /// Finds and verifies the record of `key` in the `bytes` of the first read.
     pub(super) fn find_record(
         &self,
         first: &FirstRead,
         bytes: &Bytes,
         key: KeyHash,
     ) -> Result<FoundRecord, Read> {
-        // What headers say costs comparisons. MACs are checked where the name's hash is right, and
-        // only if no such record is found, those of the other records.
+        // The claimed keys in the headers cost only comparisons. MACs are checked where the name
+        // hash matches; the MACs of other records are checked only if no such record is found.
         let claims = (0..first.units).filter_map(|unit| {
             let (skip, place) = self.place_within(first, unit);
             Some((claimed_key(bytes.get(skip..)?, place)?, unit))
@@ -154,7 +154,7 @@ impl Stripe {
         Err(self.bad(first.at))
     }
 
-    /// Bytes in front of a unit of what is read first, and what a record there must prove.
+    /// Bytes in front of a unit of the first read, and the address that a record there must prove.
     fn place_within(&self, first: &FirstRead, unit: u64) -> (usize, RecordAddress) {
         let skip = usize::try_from(unit).unwrap_or(0) * self.log.alignment().record(1);
         let place = RecordAddress {
@@ -164,7 +164,7 @@ impl Stripe {
         (skip, place)
     }
 
-    /// The record that begins at a unit of what was read first, if its prelude verifies.
+    /// The record that starts at a unit of the first read, if the prelude verifies.
     fn record_within(&self, first: &FirstRead, bytes: &Bytes, unit: u64) -> Option<FoundRecord> {
         let (skip, place) = self.place_within(first, unit);
         let prelude = Prelude::decode(bytes.get(skip..)?, &self.medium.secret, place)?;
@@ -181,8 +181,8 @@ impl Stripe {
         self.record(found.at, found.prelude, &bytes.slice(found.skip..))
     }
 
-    /// The record at a position of the log where it takes `bytes` bytes, if there is memory for it
-    /// at once.
+    /// Reads the record at a log position, where it takes `bytes` bytes, if memory is available
+    /// without waiting.
     pub(crate) fn read_at_once(&self, at: LogPos, bytes: u64) -> Option<Record> {
         let place = self.log.place(at)?;
         let (offset, left) = self.log.device_range(at);
@@ -196,8 +196,8 @@ impl Stripe {
         }
     }
 
-    /// Whether the window that begins at a position of the log is known to hold no record of `key`
-    /// that the index could mean. Not if there is no memory to look at once.
+    /// Returns true if the window that starts at a log position certainly holds no record of `key`
+    /// that the index could mean. False if no memory is available to check.
     pub(crate) fn is_of_other(&self, key: KeyHash, at: LogPos) -> bool {
         let Some(first) = self.first_read(at, 0) else {
             return false;
@@ -212,14 +212,14 @@ impl Stripe {
         matches!(found, Err(Read::Other)) && self.log.is_live(at)
     }
 
-    /// The record whose `prelude` and `bytes` were read at a position of the log, if its pages
-    /// verify and the head has not passed it since.
+    /// The record with `prelude`, read as `bytes` at a log position, if the pages verify and the
+    /// log head has not passed it since.
     pub(super) fn record(&self, at: LogPos, prelude: Prelude, bytes: &Bytes) -> Read {
         let Some((metadata, content)) = prelude.body(&self.medium.secret, bytes) else {
             return self.bad(at);
         };
-        // In a record of format version 2 page checksums have no key: a rest that was read after
-        // the head came round could have been made to fit an old header.
+        // In format version 2 the page checksums have no key: if the rest of a record was read
+        // after the log had wrapped, it could have been crafted to fit an old header.
         if !self.log.is_live(at) {
             return Read::Passed;
         }
@@ -238,7 +238,7 @@ impl Stripe {
         }))
     }
 
-    /// What does not verify is damage only if it was still to be there.
+    /// Classifies a record that does not verify: it is damage only if the record is still live.
     pub(super) fn bad(&self, at: LogPos) -> Read {
         if self.log.is_live(at) {
             Read::Damaged

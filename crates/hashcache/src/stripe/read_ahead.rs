@@ -1,11 +1,11 @@
-//! Read-ahead: adjacent spans of one object in the log are read in one go.
+//! Read-ahead: adjacent spans of one object in the log are read together.
 //!
 //! Called by `cache` when a caller reads on. The first span is looked up like any record. Further
-//! spans join its read for as long as the index says that they are adjacent, and memory allows.
+//! spans join its read as long as the index has them in adjacent positions and memory allows.
 //!
 //! Invariant: memory is reserved without waiting, before any answer is promised. Each record is
-//! verified by itself; a record that does not verify is looked up by itself.
-//! Cost: one read of at most [`RUN_BYTES`] and some, instead of one a span.
+//! verified separately; a record that does not verify is looked up separately.
+//! Cost: a read of at most [`RUN_BYTES`] plus record overhead, instead of a read for each span.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::shard::{LookupTarget, ReadRequest};
 
 /// Most content read at once: on a spinning disk 1 MiB takes about as long as the seek to it.
 const RUN_BYTES: u64 = 1 << 20;
-/// A run has at most this share of the memory that is free or held by hot objects only: with many
-/// readers each reads less at once. The buffer of a page group's run may be a huge page, which is
+/// A run takes at most 1/16 of the memory that is free or held only by hot objects: with many
+/// readers each reads less at once. The buffer for a page-group run may be a huge page, which is
 /// larger.
 const RUN_SHARE: u64 = 16;
 
-/// Records that follow on, the beginnings of their windows, and memory for them.
+/// Requests for adjacent records, the start of each window, and memory for the records.
 struct Run {
     requests: Vec<ReadRequest>,
     windows: Vec<LogPos>,
@@ -36,20 +36,20 @@ struct Run {
 }
 
 impl Stripe {
-    /// Most content of one object, bytes, that is to be read at once as things are.
+    /// Most content bytes of an object to read at once, under the current memory use.
     pub(crate) fn spans_at_once(&self) -> u64 {
         self.most_at_once(RUN_BYTES)
     }
 
-    /// What may be read at once of `bytes` as things are.
+    /// `bytes`, reduced to the amount that may be read at once under the current memory use.
     pub(super) fn most_at_once(&self, bytes: u64) -> u64 {
         bytes.min(self.shared.available_bytes() / RUN_SHARE)
     }
 
-    /// Looks for `first`, and for as many of those `behind` it as can be read along: so many
-    /// answers, in order, one at least.
+    /// Looks up `first`, and as many spans `behind` it as can be read together with it. Returns one
+    /// answer for each of these spans, in order, and at least one answer.
     ///
-    /// All are spans, in their order, each with the length of its content.
+    /// All targets are spans, in their order, each with the content length.
     pub(crate) fn lookup_run(
         self: &Arc<Self>,
         first: LookupTarget,
@@ -74,7 +74,7 @@ impl Stripe {
         lookups
     }
 
-    /// A run that begins with `first`; `first` again if there is none behind it.
+    /// Builds a run that starts with `first`; gives `first` back if no span behind it can join.
     fn run(
         &self,
         first: Box<ReadRequest>,
@@ -88,7 +88,7 @@ impl Stripe {
         let mut reserved: Option<Reservation> = None;
         let (_, left) = self.log.device_range(at);
         let mut bytes = size + self.window_rest();
-        // Where the last of them may begin.
+        // Positions where the last record may start.
         let mut positions = self.in_window(at);
         for wanted in behind {
             let units = self.log.alignment().units(size);
@@ -96,7 +96,8 @@ impl Stripe {
             let next = moved(positions.start())..=moved(positions.end());
             size = self.bytes_in_log(&wanted);
             bytes += size;
-            // The first time for the first record too, and for what the device's alignment adds.
+            // The first reservation also covers the first record and the bytes that device
+            // alignment adds.
             let more = reserved.as_ref().map_or(bytes + 2 * IO_BLOCK, |_| size);
             if bytes as u64 > left {
                 break;
@@ -126,12 +127,12 @@ impl Stripe {
         }
     }
 
-    /// The positions in the window that begins at `at`.
+    /// The positions in the window that starts at `at`.
     fn in_window(&self, at: LogPos) -> RangeInclusive<LogPos> {
         at..=LogPos(at.0 + self.index.shape.windows.units - 1)
     }
 
-    /// What a span takes in the log, bytes, if it is as long as expected.
+    /// Bytes that a span takes in the log, if it is as long as expected.
     fn bytes_in_log(&self, wanted: &LookupTarget) -> usize {
         let record = record_bytes(wanted.name.len(), 0, 0, wanted.expect);
         self.log.alignment().record(record)
@@ -147,8 +148,8 @@ impl Stripe {
         }
     }
 
-    /// The records of `keys` in `windows`, which lie one behind the other, read at once; the last
-    /// takes `last` bytes. `None` for what could not be read or does not verify.
+    /// Reads the records of `keys` in `windows`, which are adjacent, with a single read; the last
+    /// record takes `last` bytes. `None` for a record that could not be read or does not verify.
     fn read_run(
         &self,
         windows: &[LogPos],
@@ -162,10 +163,10 @@ impl Stripe {
         };
         let (begin, left) = self.log.device_range(*first);
         let end = offset(end) + (self.window_rest() + last) as u64;
-        // The window of the last record may begin later than the record would, if its entry is
-        // another name's.
+        // The window for the last record may start later than the record would, if the entry
+        // belongs to another name.
         let end = end.min(begin + left);
-        // Before they are read: the stamps that they must have by then.
+        // Before the read: these stamps are the ones that the records must have.
         let first_reads: Vec<_> = windows.iter().map(|at| self.first_read(*at, 0)).collect();
         let bytes = self.medium.read_reserved(begin, end - begin, reservation);
         if self.index.id.policy.grouped && bytes.is_some() {

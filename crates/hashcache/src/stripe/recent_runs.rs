@@ -1,14 +1,14 @@
-//! Runs of page groups that were read last, with the objects that each of them loaded: what is hot
-//! of them need not be read again.
+//! Page-group runs that were read recently, with the objects that each run loaded: objects that are
+//! hot need not be read again.
 //!
-//! Called by `group_read`. A run is read from the wanted record to its end, and a page asks for its
-//! objects in any order. So a later read for an object that lies before those that were loaded, or
-//! for one between them, would bring the same bytes again.
+//! Called by `group_read`. A run is read from the wanted record to the end of the run, and a page
+//! requests objects in any order. So a later read for an object in front of loaded objects, or
+//! between them, would read the same bytes again.
 //!
-//! Invariant: a hint and nothing else. Of what is left out of a read, the heads are hot at that
-//! moment; if one goes before it is asked for, or its spans have gone, that costs a read.
+//! Invariant: this is only a hint. If a read leaves heads out, they are hot at that moment; if a
+//! head or a span is evicted before it is looked up, that costs a read.
 //! Cost: at most [`OBJECTS_MAX`] objects of 24 bytes in [`RUNS_MAX`] runs for a device (100 KiB),
-//! and a look at the hot objects for each one that lies in a run to be read.
+//! and a lookup in the hot objects for each known object in a run to be read.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,23 +16,23 @@ use std::ops::Range;
 use crate::address::LogPos;
 use crate::key::KeyHash;
 
-/// Objects that are known, in all runs of a device: 40 pages of 100 objects.
+/// Known objects in all runs on a device: 40 pages of 100 objects.
 const OBJECTS_MAX: usize = 4096;
-/// Runs that are known, also those without an object that can be hot: some for each page that
-/// clients are loading.
+/// Known runs, also runs without an object that can be hot: a few for each page that clients are
+/// loading.
 const RUNS_MAX: usize = 128;
 
 /// A run that was read.
 pub(super) struct RecentRun {
-    /// What was read of the log.
+    /// The log range that was read.
     pub(super) range: Range<LogPos>,
-    /// It was read to its end: what lies behind the range belongs to other groups.
+    /// True if the run was read to the end: records behind the range belong to other groups.
     pub(super) is_whole: bool,
-    /// Objects in it that can be hot, by position.
+    /// Objects in the run that can be hot, with their positions.
     pub(super) objects: Vec<(LogPos, KeyHash)>,
 }
 
-/// The last runs of a device, the oldest first.
+/// The most recent runs on a device, oldest first.
 #[derive(Default)]
 pub(super) struct RecentRuns {
     runs: VecDeque<RecentRun>,
@@ -40,7 +40,7 @@ pub(super) struct RecentRuns {
 }
 
 impl RecentRuns {
-    /// Notes a run, in the place of those within it and of the oldest.
+    /// Adds a run. Replaces the runs within it, and the oldest runs if there are too many.
     pub(super) fn push(&mut self, mut run: RecentRun) {
         run.objects.shrink_to_fit();
         let is_within = |it: &RecentRun| {
@@ -58,14 +58,14 @@ impl RecentRuns {
         }
     }
 
-    /// Whether the place lies in one of the runs.
+    /// Returns true if `at` is in a known run.
     pub(super) fn has(&self, at: LogPos) -> bool {
         self.runs.iter().any(|it| it.range.contains(&at))
     }
 
-    /// Where a read of `run` may end because all objects behind that place are hot, as far as they
-    /// are known; at the end of the run, or earlier. The record that is wanted begins before
-    /// `earliest`, so a read never ends before that, nor before the next object.
+    /// Returns where a read of `run` may stop because all known objects behind that place are hot:
+    /// at the end of the run or earlier. The wanted record starts before `earliest`, so a read
+    /// never stops before that, nor before the next object.
     pub(super) fn end_of(
         &self,
         run: &Range<LogPos>,
@@ -123,7 +123,7 @@ mod tests {
         runs
     }
 
-    /// Where a read of this range ends, with all objects hot but these.
+    /// Where a read of this range stops, with all objects hot except `missing`.
     fn end(runs: &RecentRuns, range: Range<u64>, missing: &[u64]) -> u64 {
         let missing: BTreeSet<u64> = missing.iter().copied().collect();
         let is_hot = |key: KeyHash| !missing.contains(&key.high);
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(end(&runs([]), 10..90, &[]), 90);
         assert_eq!(end(&runs([run(20..80, false)]), 10..90, &[]), 90);
         assert_eq!(end(&runs([run(100..200, true)]), 10..90, &[]), 90);
-        // A whole run of the group before this one.
+        // A whole run of the previous group.
         assert_eq!(end(&runs([run(0..10, true)]), 10..90, &[]), 90);
     }
 
@@ -169,7 +169,7 @@ mod tests {
         let parts = [run(40..60, false), run(60..90, false), run(100..120, false)];
         let longer = runs(parts.into_iter().chain([run(40..90, true)]));
         assert_eq!((longer.runs.len(), longer.objects), (2, 7));
-        // One that was cut does not say that the run ends there.
+        // A run that was cut does not tell that the run stops there.
         let cut = runs([run(60..90, true), run(40..90, false)]);
         assert_eq!(end(&cut, 10..95, &[]), 40);
     }
@@ -179,9 +179,9 @@ mod tests {
         let all = runs([run(10..90, true)]);
         assert_eq!(end(&all, 50..95, &[50]), 60);
         assert_eq!(end(&all, 50..95, &[50, 70]), 80);
-        // What lies before the wanted object is of no interest.
+        // Objects in front of the wanted object do not matter.
         assert_eq!(end(&all, 50..95, &[20, 50]), 60);
-        // Behind the last one nothing is known to be hot.
+        // Behind the last known object, no object is known to be hot.
         assert_eq!(end(&all, 80..95, &[80]), 95);
     }
 

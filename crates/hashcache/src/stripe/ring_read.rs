@@ -1,15 +1,15 @@
 //! Reads by the ring (`device/uring`): the newest candidate of a lookup, and the rest of the record
 //! if it is longer than expected.
 //!
-//! Called by `lookup`. The simple case ends on the ring's own thread: the record verifies and is
-//! the wanted one. All other cases go to the engine's threads, because they may read again. Whether
-//! another name explains that the wanted one is not there is asked on the ring's thread, under the
-//! shard's lock for reading and with at most as many MACs as a window has units.
+//! Called by `lookup`. The simple case finishes on the ring thread: the record verifies and is the
+//! wanted record. All other cases move to the engine threads, because they may need more reads. If
+//! the wanted record is missing, the check for another name that explains it runs on the ring
+//! thread, under the shard lock for reading and with at most as many MACs as a window has units.
 //!
 //! Invariant: memory for a read is reserved without waiting before the read is submitted, and stays
-//! reserved until the read is done, also if no caller wants it any more.
-//! Cost: to verify a record and to copy it where it becomes hot, 2 µs for 16 KiB, between two calls
-//! to the kernel.
+//! reserved until the read is done, even if no caller wants it any more.
+//! Cost: between two system calls, verifying a record and copying it if it becomes hot: 2 µs for 16
+//! KiB.
 
 use std::io;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use crate::memory::AlignedBuf;
 use crate::policy::Located;
 use crate::shard::ReadRequest;
 
-/// What is read first of the newest candidate.
+/// The first read for the newest candidate.
 struct Candidate {
     first: FirstRead,
-    /// Bytes before it that the device's alignment adds.
+    /// Bytes before the candidate that device alignment adds.
     skip: usize,
 }
 
 impl Stripe {
-    /// Leaves `request` to the ring; gives it back where there is none, where something else than
-    /// the log is to be read or more than one record at once, and where memory is short.
+    /// Submits `request` to the ring. Gives it back if there is no ring, if it needs a read outside
+    /// the log or several records at once, or if memory is short.
     pub(super) fn submit(
         self: &Arc<Self>,
         request: Box<ReadRequest>,
@@ -64,7 +64,7 @@ impl Stripe {
         Ok(())
     }
 
-    /// Has the ring read, or a thread when it is closed.
+    /// Reads by the ring, or by a thread if the ring is closed.
     fn submit_read(self: &Arc<Self>, ring_request: Request) {
         self.medium
             .count_read(ring_request.buffer.len() - ring_request.filled);
@@ -83,7 +83,7 @@ impl Stripe {
         }
     }
 
-    /// What was to be read first of the newest candidate is there.
+    /// Called when the first read for the newest candidate is done.
     fn first_came(
         self: &Arc<Self>,
         request: Box<ReadRequest>,
@@ -104,12 +104,13 @@ impl Stripe {
         }
         let (start, skip, span) = self.medium.widen(candidate.first.offset, whole);
         let Some(mut buffer) = self.medium.buffer_now(span) else {
-            // A thread can wait for it.
+            // A thread can wait for memory.
             let stripe = Arc::clone(self);
             return self.pool.run(move || stripe.answer(*request, None));
         };
         self.medium.counters.rest_reads.add(1);
-        // What was read ends on a boundary of the device, so the rest begins on one.
+        // The first read stops at a block boundary of the device, so the rest starts at a block
+        // boundary, too.
         let filled = skip + bytes.len();
         buffer[skip..filled].copy_from_slice(&bytes);
         let stripe = Arc::clone(self);
@@ -121,7 +122,7 @@ impl Stripe {
         });
     }
 
-    /// All of the newest candidate is there.
+    /// Called when the newest candidate was read completely.
     fn rest_came(
         self: &Arc<Self>,
         request: Box<ReadRequest>,
@@ -141,7 +142,7 @@ impl Stripe {
         Some(Bytes::from_owner(buffer).slice(candidate.skip..))
     }
 
-    /// Answers `request`, here if that is simple.
+    /// Answers `request`, on this thread if no more reads are needed.
     fn conclude(self: &Arc<Self>, request: Box<ReadRequest>, read: Read) {
         let simple = match &read {
             Read::Record(record) => request.wanted.is(record) && self.is_in_force(record),

@@ -1,26 +1,28 @@
-//! A scan: the marks of the objects of one device, from the lists of its log.
+//! A scan: the marks of the objects on a device, from the segment lists of the log.
 //!
-//! Called by `cache/scan`, one step at a time. First the pending records are looked through, shard
-//! by shard, then the segments from the oldest to the one that is open by then. A line counts if
-//! the index still points to its window: the object was neither replaced nor removed nor evicted.
+//! Called by `cache/scan`, one step at a time. First the scan visits the pending records, shard by
+//! shard, then the segments from the oldest to the segment that is open by then. A line counts if
+//! the index still points to the window of the record: the object was neither replaced nor removed
+//! nor evicted.
 //!
-//! Invariant: a name that is stored all the time, under one mark, is given out, or it was reported
-//! to an observer that was there before. The reason: a name's newest record moves only towards the
-//! head of the log, as the scan does. Say that the scan reaches the segment where the record lay
-//! when the scan began.
-//! - The index points there: the line is given out.
+//! Invariant: a name that is stored during the whole scan, under one mark, is returned, or it was
+//! reported to an observer that was registered before. The reason: the newest record of a name
+//! moves only towards the head of the log, as the scan does. Assume that the scan reaches the
+//! segment that held the record when the scan started.
+//! - The index points there: the line is returned.
 //! - The index points elsewhere, to a place that the scan has still to visit: the line there
 //!   decides.
-//! - It points behind the segment that was open when the segments were begun. Then the record
-//!   there was written after that, and was reported before the index pointed to it (`observers`).
-//! - A newer record is pending: its mark is given out.
+//! - The index points behind the segment that was open when the segment stage started. Then the
+//!   record there was written after that, and was reported before the index pointed to it
+//!   (`observers`).
+//! - A newer record is pending: the mark of that record is returned.
 //!
-//! Pending records are looked through before the open segment is noted. What leaves them earlier
-//! lies in a segment that is visited, and what is added later was put after the observer came. The
-//! writer sees the observer by then: it took the shard's lock, or that of the stamps, after the
-//! scan had.
-//! Cost: of a step, one piece of `disk/segment_lists`; of a line, one lock that readers share and a
-//! row or two of the index. No record is read.
+//! Pending records are visited before the open segment is noted. A record that leaves the pending
+//! map earlier is in a segment that is visited, and a record that is added later was put after the
+//! observer was registered. The writer sees the observer by then: it took the shard lock, or the
+//! stamp lock, after the scan had.
+//! Cost: for a step, one piece of `disk/segment_lists`; for a line, one lock that readers share and
+//! a row or two of the index. No record is read.
 
 use std::sync::Arc;
 
@@ -36,34 +38,34 @@ use crate::observers::MarkedObject;
 use crate::shard::{Pending, Shard};
 use crate::stats::Health;
 
-/// What one step found.
+/// Result of one step.
 pub(crate) struct ScannedPiece {
     pub(crate) objects: Vec<MarkedObject>,
     pub(crate) read_bytes: u64,
-    /// Lists of a segment could not be read, all or some.
+    /// True if some or all lists of a segment could not be read.
     pub(crate) is_unread: bool,
 }
 
-/// Progress of a scan of one device.
+/// Progress of a scan on a device.
 pub(crate) struct StripeScan {
     stage: Stage,
     memory: ListMemory,
 }
 
 enum Stage {
-    /// From this shard on, pending records have to be looked through.
+    /// The pending records of this shard and all later shards are still to be visited.
     Pending(usize),
     Segments(Segments),
     Over,
 }
 
-/// The segments of one turn of the log, from the oldest on.
+/// The segments in a log lap, starting with the oldest.
 pub(super) struct Segments {
-    /// The one that was open when this was made, and its lap.
+    /// The segment that was open when this was created, with its lap.
     open: (u64, u64),
     count: u64,
-    /// How many have been begun. The open one is visited first and last: first for what it still
-    /// holds of the lap before.
+    /// How many segments were started. The open segment is visited first and last: first for the
+    /// records that are left of the previous lap.
     begun: u64,
     lists: Option<SegmentLists>,
 }
@@ -78,8 +80,8 @@ impl Segments {
         }
     }
 
-    /// Those that were begun when the segment `open` was open, from the last of `begun` segments
-    /// on; `None` if there cannot have been such ones.
+    /// The segments as of the moment when segment `open` was open, starting with the last of the
+    /// `begun` segments; `None` if there cannot have been such a moment.
     pub(super) fn resumed(stripe: &Stripe, open: (u64, u64), begun: u64) -> Option<Self> {
         let all = Self::of(stripe);
         let (segment, lap) = open;
@@ -96,22 +98,22 @@ impl Segments {
         self.open
     }
 
-    /// How many have been begun.
+    /// How many segments were started.
     pub(super) fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// How many will have been begun at the end: the open one is begun twice.
+    /// How many segments will have been started at the end: the open segment is started twice.
     pub(super) fn begun_max(&self) -> u64 {
         self.count + 1
     }
 
-    /// The number of the segment that is looked at next.
+    /// The next segment to visit.
     pub(super) fn next_number(&self) -> Option<u64> {
         (self.begun <= self.count).then(|| (self.open.0 + self.begun) % self.count)
     }
 
-    /// The next segment that holds anything of the lap it is visited for.
+    /// The next segment that still holds data from the lap for which it is visited.
     pub(super) fn next(&mut self, stripe: &Stripe) -> Option<SegmentLists> {
         while let Some(segment) = self.next_number() {
             let (open, open_lap) = self.open;
@@ -138,7 +140,7 @@ impl Segments {
     }
 }
 
-/// The stamp of a segment in a lap, as long as anything of that lap is left in it.
+/// The stamp of a segment in a lap, as long as any data from that lap is left in it.
 fn stamp(stripe: &Stripe, segment: u64, lap: u64) -> Option<u64> {
     let start = stripe.log.position(lap, segment, 0);
     stripe.log.place(start).map(|place| place.stamp)
@@ -152,10 +154,10 @@ impl StripeScan {
         }
     }
 
-    /// Goes on until something was found or read; `None` at the end.
+    /// Continues until an object was found or a list was read; `None` at the end.
     pub(crate) fn step(&mut self, stripe: &Arc<Stripe>) -> Option<ScannedPiece> {
         loop {
-            // A device that has failed holds nothing any more.
+            // Objects on a failed device do not count any more.
             if stripe.health() != Health::InService {
                 self.stage = Stage::Over;
             }
@@ -189,7 +191,7 @@ impl StripeScan {
 }
 
 impl Stripe {
-    /// Reads the next piece of `lists`. Also returns whether there are more.
+    /// Reads the next piece of `lists`. Also returns true if there are more pieces.
     fn scan_piece(
         &self,
         lists: &mut SegmentLists,
@@ -206,10 +208,10 @@ impl Stripe {
         let is_unread = match piece.end {
             PieceEnd::More | PieceEnd::Sealed => false,
             PieceEnd::Refused => true,
-            // The header of a batch that is being written looks so too.
+            // The header of a batch that is being written looks torn, too.
             PieceEnd::Torn => !was_open,
-            // After a crash a segment has no footer. Its lists end where its batches end, unless
-            // the next lap has begun to overwrite them.
+            // After a crash a segment has no footer. The lists stop where the batches stop, unless
+            // the next lap has started to overwrite them.
             PieceEnd::Walked(used) => {
                 let is_reclaimed = self.log.open_segment() == (segment, lap + 1);
                 let is_left = stamp(self, segment, lap).is_some();
@@ -224,7 +226,7 @@ impl Stripe {
         (piece_read, piece.end == PieceEnd::More)
     }
 
-    /// What `listed` says of an object that is still stored.
+    /// The object of a `listed` line, if it is still stored.
     fn listed_object(&self, cursor: Cursor, listed: &Listed, now: u64) -> Option<MarkedObject> {
         if listed.kind != kind_number(Kind::Head) || listed.mark == 0 {
             return None;
@@ -241,7 +243,7 @@ impl Stripe {
         })
     }
 
-    /// Where a listed record lies, if its shard's index still points there and it counts.
+    /// Position of a listed record, if the shard's index still points there and the record counts.
     pub(super) fn stored_at(
         &self,
         shard: ReadLocked<'_, Shard>,
@@ -264,7 +266,7 @@ impl Stripe {
         counts.then_some(at)
     }
 
-    /// The pending objects of a shard.
+    /// The pending objects in a shard.
     fn pending_objects(&self, shard: usize) -> Vec<MarkedObject> {
         let shard = self.view_at(shard);
         if shard.pending.is_empty() {
@@ -277,7 +279,7 @@ impl Stripe {
             .collect()
     }
 
-    /// What an observer or a scan is to know of a record that is not in the lists yet.
+    /// The report to an observer or a scan for a record that is not in the lists yet.
     pub(crate) fn pending_object(&self, pending: &Pending, now: u64) -> Option<MarkedObject> {
         let fields = &pending.record.fields;
         let mark = fields.listed_mark();

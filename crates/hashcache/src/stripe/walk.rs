@@ -1,13 +1,14 @@
-//! A walk: names and metadata of the objects of one device, a few at a time.
+//! A walk: names and metadata of the objects on a device, a few at a time.
 //!
 //! Called by `cache/walk`. First the pending records, shard by shard; then the records in the log,
-//! from the oldest segment on, or the sets of the Disk Table, one after another. A record is given
-//! out if a lookup of its name would find it: what was removed, replaced or evicted is left out.
+//! starting with the oldest segment, or the sets of the Disk Table, one after another. A record is
+//! returned if a lookup of the name would find it: removed, replaced and evicted objects are left
+//! out.
 //!
-//! Invariants: a step reads one list of a segment, one record or one set, and holds no more than
-//! that and the list. A place ([`WalkPlace`]) that comes from outside is checked before use.
-//! Cost: a step has one or two reads. An object costs one, in the log, and 1/ways in a table; one
-//! more for each newer record that may be of its name, and for a row of the index on disk.
+//! Invariants: a step reads a segment list, a record or a set, and holds no more than that and the
+//! list. A place ([`WalkPlace`]) from outside is checked before use.
+//! Cost: a step takes one or two reads. An object costs a read in the log, and 1/ways in a table;
+//! another read for each newer record that may have the same name, and for an index row on disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,24 +26,24 @@ use crate::shard::Pending;
 use crate::stats::Health;
 use crate::sync::atomic::Ordering;
 
-/// How often a set is read again because a slot was written meanwhile. If that goes on, an object
-/// may be given out as it was when the step began.
+/// How often a set is read again because a slot was written in the meantime. After that, an object
+/// may be returned as it was when the step started.
 const SET_TRIES_MAX: usize = 4;
 
-/// What one step found.
+/// Result of one step.
 #[derive(Default)]
 pub(crate) struct WalkedPiece {
     pub(crate) records: Vec<RecordHandle>,
     pub(crate) read_bytes: u64,
 }
 
-/// Where a walk goes on.
+/// Where a walk continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WalkPlace {
     /// At the pending records of this shard.
     Pending(usize),
-    /// In the log: the segment that was open when the walk of the log began, and its lap; how many
-    /// segments were begun; how many lines of the last one were visited.
+    /// In the log: the segment that was open when the walk of the log started, with its lap; how
+    /// many segments were started; how many lines of the last segment were visited.
     Log {
         open: (u64, u64),
         begun: u64,
@@ -50,11 +51,11 @@ pub(crate) enum WalkPlace {
     },
     /// At this set.
     Set(u64),
-    /// Nowhere: all of the device was visited.
+    /// Nowhere: the whole device was visited.
     Over,
 }
 
-/// Progress of a walk of one device.
+/// Progress of a walk on a device.
 pub(crate) struct StripeWalk {
     stage: Stage,
     memory: ListMemory,
@@ -70,16 +71,16 @@ enum Stage {
 /// Progress in the log.
 struct LogWalk {
     segments: Segments,
-    /// How many segments have been begun, also before this walk was resumed.
+    /// How many segments were started, also before this walk was resumed.
     begun: u64,
-    /// Lines of the segment that was begun last which have been visited.
+    /// Visited lines in the segment that was started last.
     line: u64,
-    /// Its lines that were read and are to be visited, and their segment.
+    /// Lines of that segment that were read and not yet visited, and the segment.
     lines: VecDeque<Listed>,
     cursor: Option<Cursor>,
-    /// Its lists that were not read yet.
+    /// Lists of that segment that were not read yet.
     lists: Option<SegmentLists>,
-    /// Lines at its begin that were visited before this walk was resumed.
+    /// Lines at the start of that segment that were visited before this walk was resumed.
     skip: u64,
 }
 
@@ -119,7 +120,7 @@ impl StripeWalk {
         }
     }
 
-    /// A walk that goes on at `place`; `None` if this device has no such place.
+    /// A walk that continues at `place`; `None` if this device has no such place.
     pub(crate) fn at(stripe: &Stripe, place: WalkPlace) -> Option<Self> {
         let geometry = &stripe.medium.geometry;
         let stage = match place {
@@ -138,7 +139,7 @@ impl StripeWalk {
         })
     }
 
-    /// Where the next step begins.
+    /// Where the next step starts.
     pub(crate) fn place(&self) -> WalkPlace {
         match &self.stage {
             Stage::Pending(shard) => WalkPlace::Pending(*shard),
@@ -148,7 +149,7 @@ impl StripeWalk {
         }
     }
 
-    /// The share of the device that was walked through, in thousandths.
+    /// Share of the device that was visited, in 1/1000.
     pub(crate) fn done_permille(&self, stripe: &Stripe) -> u64 {
         let (done, all) = match &self.stage {
             Stage::Pending(_) => (0, 1),
@@ -159,10 +160,10 @@ impl StripeWalk {
         1000 * done / all.max(1)
     }
 
-    /// Goes on until something was found or read; `None` at the end.
+    /// Continues until a record was found or bytes were read; `None` at the end.
     pub(crate) fn step(&mut self, stripe: &Arc<Stripe>) -> Option<WalkedPiece> {
         loop {
-            // A device that has failed holds nothing any more.
+            // Objects on a failed device do not count any more.
             if stripe.health() != Health::InService {
                 self.stage = Stage::Over;
             }
@@ -202,9 +203,9 @@ fn after_pending(stripe: &Stripe) -> Stage {
 }
 
 impl LogWalk {
-    /// Visits lines up to the first whose record counts, or to the end of a list; `None` at the end
-    /// of the log. A step of a walk that was resumed goes beyond what was visited before, so the
-    /// next walk that is resumed does not begin in the same place.
+    /// Visits lines up to the first line with a record that counts, or to the end of a list; `None`
+    /// at the end of the log. A step of a resumed walk passes the lines that were visited before,
+    /// so the next resumed walk does not start in the same place.
     fn step(&mut self, stripe: &Arc<Stripe>, memory: &mut ListMemory) -> Option<WalkedPiece> {
         let mut read_bytes = 0;
         loop {
@@ -226,7 +227,7 @@ impl LogWalk {
         }
     }
 
-    /// Whether all lines of the segment that was begun last have been visited.
+    /// Returns true if all lines of the current segment were visited.
     fn is_segment_over(&self) -> bool {
         self.cursor.is_some() && self.lines.is_empty() && self.lists.is_none()
     }
@@ -249,8 +250,8 @@ impl LogWalk {
         Some(piece.read_bytes)
     }
 
-    /// The lists of the next segment. Lines are left out only of the very segment in which they
-    /// were visited.
+    /// Returns the lists of the next segment. Visited lines are skipped only in the segment in
+    /// which they were visited.
     fn begin_segment(&mut self, stripe: &Stripe) -> Option<SegmentLists> {
         let is_first = self.cursor.is_none();
         let expected = self.segments.next_number();
@@ -283,7 +284,7 @@ impl Stripe {
             return None;
         };
         let mut read_bytes = record.content_bytes() + record.metadata.len() + record.name.len();
-        // Another name with an equal tag, or a newer version of this one.
+        // Another name with an equal tag, or a newer version of this name.
         for window in &newer {
             read_bytes += IO_BLOCK;
             match self.read_window(*window, key, 0) {
@@ -299,8 +300,8 @@ impl Stripe {
         })
     }
 
-    /// The windows in which a lookup of `key` looks before it looks into that of `at`; `None` if it
-    /// does not look there.
+    /// The windows that a lookup of `key` reads before the window of `at`; `None` if a lookup does
+    /// not read the window of `at`.
     fn newer_windows(&self, key: KeyHash, at: LogPos) -> Option<Vec<LogPos>> {
         let shard = self.view(key);
         let located = self.locate(&shard, key);
@@ -320,9 +321,10 @@ impl Stripe {
         Some(all[..own].to_vec())
     }
 
-    /// The records of a set that count.
+    /// Returns the records in a set that count.
     fn heads_of_set(&self, set: SetId) -> WalkedPiece {
-        // A record that leaves the pending ones while the set is read is in neither.
+        // A record that leaves the pending map while the set is read may be missed in both places,
+        // so the set is read again.
         for _ in 0..SET_TRIES_MAX {
             let before = self.slots_written.load(Ordering::Acquire);
             let piece = self.heads_of_set_once(set);
@@ -370,14 +372,14 @@ impl Stripe {
         piece
     }
 
-    /// The pending heads of a shard.
+    /// The pending heads in a shard.
     fn pending_heads(&self, shard: usize) -> Vec<RecordHandle> {
         let shard = self.view_at(shard);
         let pending = shard.pending.values();
         pending.filter_map(|it| self.pending_head(it)).collect()
     }
 
-    /// The record of a pending head that counts.
+    /// The record in a pending head that counts.
     fn pending_head(&self, pending: &Pending) -> Option<RecordHandle> {
         let record = &pending.record;
         let counts =

@@ -1,4 +1,4 @@
-//! A window that holds the records of two names which the index cannot tell apart.
+//! A window with the records of two names that the index cannot tell apart.
 
 #![cfg(not(loom))]
 
@@ -14,7 +14,7 @@ use crate::{Cache, Put};
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// Calls a hook when the log is written to or read, from an offset on.
+/// Calls a hook when the log is written or read at or behind an offset.
 struct Hooked {
     inner: MemoryDevice,
     hook: Mutex<Option<(u64, Hook)>>,
@@ -81,12 +81,12 @@ fn open_as(device: &Arc<Hooked>, change: impl FnOnce(&mut Config)) -> Cache {
     Cache::open(config).unwrap()
 }
 
-/// Names of one shard that its index cannot tell apart.
+/// Names in the same shard that its index cannot tell apart.
 fn alike(cache: &Cache) -> [[u8; 8]; 2] {
     alike_by(cache, 9)
 }
 
-/// Names of one shard with the same tag of so many bits and the same rows.
+/// Names in the same shard with the same tag of `tag_bits` bits and the same rows.
 fn alike_by(cache: &Cache, tag_bits: u32) -> [[u8; 8]; 2] {
     let stripe = cache.first_stripe();
     let rows = stripe.index.shape.shard_rows;
@@ -125,7 +125,7 @@ fn what_was_removed_while_it_was_written_is_not_found_through_another_name_of_it
     assert!(cache.flush().wait());
     assert!(device.hook.lock().unwrap().is_none(), "nothing was written");
     assert_eq!(get(&cache, &removed), None);
-    // The remove is durable too.
+    // The remove is durable, too.
     assert!(cache.flush().wait());
     let killed = open(&Hooked::new(device.inner.to_bytes()));
     assert_eq!(get(&killed, &removed), None);
@@ -148,7 +148,7 @@ fn two_names_of_a_window_that_share_an_entry_are_both_found_and_damage_is_told_f
         );
         assert_eq!(cache.stats().false_reads, 0);
     }
-    // The header of one, so that nothing in the window says that it was there.
+    // Damage the header of one record, so that nothing in the window shows that it was there.
     let mut image = device.inner.to_bytes();
     let content = b"the content of one";
     let at = image.windows(content.len()).position(|it| it == content);
@@ -219,7 +219,7 @@ fn a_span_of_a_byte_with_the_longest_name_is_found_wherever_in_its_window_it_beg
     let name = |n: u8| [&[n][..], &[b'n'; 4095]].concat();
     for n in 0..16 {
         put(&cache, &name(n), &content);
-        // So that the next one begins elsewhere in a window.
+        // So that the next record starts elsewhere in a window.
         put(&cache, &[n], &vec![0; usize::from(n) * 512]);
     }
     assert!(cache.flush().wait());
@@ -261,18 +261,19 @@ fn the_page_of_another_name_with_an_equal_tag_is_not_read_in_vain() {
     page(2, &others);
     cache.close();
     let cache = open_as(&Hooked::new(device.inner.to_bytes()), config);
-    // `wanted` does not become hot with its page: the entry of `other` could be its replacement.
+    // `wanted` does not become hot with its page, because the entry of `other` could be its
+    // replacement.
     assert_eq!(get(&cache, &own[0]), Some(own[0].repeat(2048)));
     let before = cache.stats();
     assert_eq!(get(&cache, &wanted), Some(wanted.repeat(2048)));
     let after = cache.stats();
     assert_eq!(after.false_reads - before.false_reads, 1);
     assert_eq!(after.reads - before.reads, 2);
-    // Neither the page of the other name nor the rest of the own one, which is hot.
+    // Neither the page of the other name is read, nor the rest of the own page, which is hot.
     assert_eq!(after.prefetched, before.prefetched);
     let read = after.read_bytes - before.read_bytes;
     assert!(read < 64 << 10, "{read} bytes");
-    // An object whose tag no other one shares brings its page.
+    // An object with a unique tag loads its page.
     assert_eq!(get(&cache, &others[1]), Some(others[1].repeat(2048)));
     assert_eq!(cache.stats().prefetched - after.prefetched, 9);
 }

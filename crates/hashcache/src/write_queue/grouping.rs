@@ -1,16 +1,17 @@
-//! Groups: which of the records that wait go into the next batch, in which order, and how long the
-//! runs become that they make there.
+//! Groups: which queued records are in the next batch, in which order, and how long their runs are.
 //!
 //! Called by the queue when a batch is cut and by `writer/batch` when it is laid out. Heads are
-//! members of a group, and so are the spans of objects of at most [`MEMBER_BYTES_MAX`], so that
-//! such an object comes whole with one read.
+//! members of a group, and so are the spans of objects with at most [`MEMBER_BYTES_MAX`], so that
+//! such an object is loaded whole with one read.
 //!
-//! Invariants: a run lies within one batch, and is no longer than an entry can tell. Nothing is
-//! held back for longer than [`HELD_MAX`], and never more than one batch in all. Where a batch ends
-//! is decided before the records of an object are put in order, so no head gets into an earlier
-//! batch than its spans by that. A head of a longer object may, because its group takes the place
-//! of its first member; what a kill in between leaves of the object is found to be incomplete.
-//! Place in the paper: section 3.6. Cost: a few passes over what waits, a batch.
+//! Invariants: a run is within one batch, and is no longer than an entry can encode. Records are
+//! held back for [`HELD_MAX`] at most, and never more than one batch in total. A batch is cut
+//! before the records of an object are put in order, so the ordering never moves a head to an
+//! earlier batch than the spans of the head. A head of a longer object may be in an earlier batch,
+//! because a group takes the place of the first member; if a kill happens in between, the stored
+//! part of the object is found to be incomplete.
+//! Place in the paper: section 3.6.
+//! Cost: a few passes over the queued records, for each batch.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -21,35 +22,36 @@ use crate::format::{Kind, RUN_BYTES_MAX, run_code};
 use crate::object::Version;
 use crate::shard::Pending;
 
-/// A group is open for as long as its last member is no older than this: another may follow.
+/// A group is open as long as the last member is no older than this: another member may follow.
 const OPEN_FOR: Duration = Duration::from_secs(2);
-/// A page that never ends must not keep its first members from the disk.
+/// Longest time in which the first members of a group are held back: an endless page must not keep
+/// them from the disk.
 const HELD_MAX: Duration = Duration::from_secs(10);
-/// Longest object whose spans are in its group, bytes of content: a quarter of the longest run, so
-/// that the run has room for others. A longer object is read in spans; adjacent spans are read
+/// Longest object that has its spans in the group, bytes of content: a quarter of the longest run,
+/// so that the run has room for others. A longer object is read in spans; adjacent spans are read
 /// together.
 const MEMBER_BYTES_MAX: u64 = 512 << 10;
 
-/// The group that `pending` is put beside; 0: none. Of an object of unknown length, the spans that
-/// begin within [`MEMBER_BYTES_MAX`] are; whether they are in a run is known with its head.
+/// The group in which `pending` is placed; 0: none. For an object of unknown length, the spans that
+/// start within [`MEMBER_BYTES_MAX`] are members; the head decides if they are in a run.
 pub(crate) fn group_of(pending: &Pending) -> u64 {
     let fields = &pending.record.fields;
     let is_member = fields.kind == Kind::Head || fields.least_bytes() <= MEMBER_BYTES_MAX;
     if is_member { fields.group } else { 0 }
 }
 
-/// A record that waits.
+/// A queued record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitingRecord {
     /// 0: none.
     pub(super) group: u64,
     pub(super) kind: Kind,
-    /// Records of one object have the same.
+    /// The same for all records of an object.
     pub(super) version: Version,
-    /// Bytes of content of the object, if the record tells.
+    /// Content bytes of the object, if the record contains them.
     pub(super) total: Option<u64>,
     pub(super) since: Duration,
-    /// Bytes it takes on disk.
+    /// Bytes on disk.
     pub(super) bytes: usize,
 }
 
@@ -68,13 +70,14 @@ impl HoldLimit {
     };
 }
 
-/// The next batch: its records in the order of the log, a group an element; and what is held back.
+/// The next batch: the records in log order, a group in each element; and the size of the held
+/// records.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct BatchPlan {
     pub(super) due: Vec<Vec<usize>>,
     pub(super) held_records: usize,
     pub(super) held_bytes: usize,
-    /// When the first of what is held back becomes due.
+    /// When the first of the held records becomes due.
     pub(super) held_until: Option<Duration>,
 }
 
@@ -83,23 +86,23 @@ struct HeldGroup {
     bytes: usize,
     /// Heads among `members`.
     heads: usize,
-    /// Heads of which no span waits, and their bytes.
+    /// Heads without a queued span, and their bytes.
     small: usize,
     small_bytes: usize,
     closes: Duration,
 }
 
-/// What of a group is held back.
+/// The held part of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Nothing,
-    /// Heads of which no span waits: there is no room for the others.
+    /// Heads without a queued span: there is no room for the others.
     Small,
     Everything,
 }
 
-/// Puts members of a group side by side, in the place of the first, and leaves out groups that are
-/// still open, as many as there is `room` for.
+/// Puts the members of a group side by side, in the place of the first member, and leaves out
+/// groups that are still open, as many as there is `room` for.
 pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) -> BatchPlan {
     let in_spans: HashSet<Version> = waiting
         .iter()
@@ -142,8 +145,9 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
     let mut open: Vec<usize> = (0..groups.len())
         .filter(|n| groups[*n].closes > now)
         .collect();
-    // Those that stay open longest are held back as long as there is room. One that has a single
-    // object may stay alone, as what programs without a page fetch does: it comes last.
+    // Groups that stay open longest are held back first, as long as there is room. A group with a
+    // single object may stay that way, as for objects that programs without a page fetch: such
+    // groups are last.
     open.sort_by_key(|n| {
         let group = &groups[*n];
         (group.heads <= 1, Reverse(group.closes))
@@ -181,15 +185,15 @@ pub(super) fn plan(waiting: &[WaitingRecord], now: Duration, room: HoldLimit) ->
     plan
 }
 
-/// Puts the records of each object of a group side by side, the head first: a run is read from a
-/// head to its end. Spans that no run is to have come before all heads: those without their head,
-/// and those whose head does not say that the object has at most [`MEMBER_BYTES_MAX`].
+/// Puts the records of each object in a group side by side, the head first: a run is read from a
+/// head to its end. Spans outside a run are before all heads: spans without their head, and spans
+/// with a head that does not contain a length of at most [`MEMBER_BYTES_MAX`].
 ///
-/// Called with what goes into one batch, after it was cut: a cut in between would leave a head on
-/// disk whose spans are not there yet.
+/// Called with the records of a single batch, after it was cut: a cut in between would leave a head
+/// on disk without the spans.
 pub(super) fn order_groups(waiting: &[WaitingRecord], batch: &mut [usize]) {
     let group = |n: &usize| waiting[*n].group;
-    // For each object that is to be in a run whole, its head.
+    // The head of each object that is to be in a run whole.
     let mut whole: HashMap<Version, usize> = HashMap::new();
     for members in batch.chunk_by_mut(|one, other| group(one) == group(other)) {
         if group(&members[0]) == 0 || members.len() == 1 {
@@ -214,20 +218,19 @@ pub(super) fn order_groups(waiting: &[WaitingRecord], batch: &mut [usize]) {
     }
 }
 
-/// A record of a batch, as [`order_groups`] has put it.
+/// A record of a batch, in the order of [`order_groups`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchRecord {
     pub(crate) group: u64,
     pub(crate) kind: Kind,
-    /// Bytes it takes on disk.
+    /// Bytes on disk.
     pub(crate) bytes: usize,
 }
 
-/// For each record of a batch the distance from its start to the end of its run, as
-/// [`run_code`] tells it. A run is of
-/// one group, and ends before an object that would make it longer than an entry can tell. 0 for a
-/// span, which is never looked up with its run, and for a head without company, unless it is too
-/// long for the first read of a record of unknown length.
+/// For each record of a batch the distance from the record start to the end of the run, as
+/// [`run_code`] encodes it. A run has a single group, and stops before an object that would make it
+/// longer than an entry can encode. 0 for a span, which is never looked up with a run, and for a
+/// head without company, unless it is too long for the first read of a record with unknown length.
 pub(crate) fn runs(batch: &[BatchRecord]) -> Vec<u8> {
     let mut runs = vec![0; batch.len()];
     let mut first = 0;
@@ -253,8 +256,8 @@ pub(crate) fn runs(batch: &[BatchRecord]) -> Vec<u8> {
     runs
 }
 
-/// Records and bytes of the object of `group` that `batch` begins with: a head, and the spans
-/// behind it.
+/// Records and bytes of the object in `group` at the start of `batch`: a head, and the spans behind
+/// it.
 fn object(batch: &[BatchRecord], group: u64) -> Option<(usize, usize)> {
     let (head, rest) = batch.split_first()?;
     if head.group != group || head.kind == Kind::Span {
@@ -287,7 +290,7 @@ mod tests {
         }
     }
 
-    /// A record of object `version` that came at once.
+    /// A record of object `version`, queued at once.
     fn of(kind: Kind, group: u64, version: u64) -> WaitingRecord {
         WaitingRecord {
             kind,

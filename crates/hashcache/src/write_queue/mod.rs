@@ -1,13 +1,13 @@
-//! Work for the writing thread: records, removes and flushes that wait for it.
+//! Work for the writer thread: records, removes and flushes that wait for it.
 //!
 //! Called by `stripe` and `cache` to put work in, by `writer` to take it out.
 //!
-//! Invariant: every caller that waits for an answer gets one: a promise that is taken out and not
-//! kept, or queued after the end, is dropped, which answers it. Nothing is dropped under the lock.
-//! No batch has two records of one key: the older one is dead before the newer one is queued, and a
-//! batch is taken under one lock.
-//! Cost: one lock a record; the thread is woken once a batch, and once more for each time that a
-//! group is held back for the next.
+//! Invariant: every caller that waits for an answer gets an answer: a promise that is taken out and
+//! not kept, or queued after the queue is closed, is dropped, which answers it. Nothing is dropped
+//! under the lock. No batch has two records with the same key: the older record is dead before the
+//! newer record is queued, and a batch is taken under one lock.
+//! Cost: a lock for each record; the thread is woken once for each batch, and once more each time
+//! that a group is held back for the next batch.
 
 mod grouping;
 mod removals;
@@ -32,14 +32,14 @@ use removals::{ALWAYS, Removals};
 /// A remove that waits to be made durable.
 pub(crate) struct Removal {
     pub(crate) what: Removing,
-    /// Callers that are told when it is.
+    /// Callers to notify when the remove is durable.
     pub(crate) done: Vec<RemovalDone>,
-    /// Memory for it, held until it is done.
+    /// Memory for the remove, held until it is done.
     pub(crate) reservation: Option<Reservation>,
 }
 
 impl Removal {
-    /// Of what is not counted: a name that takes the place of a pending record, or bans.
+    /// A remove outside the limit: a name that replaces a pending record, or bans.
     pub(crate) fn uncounted(what: Removing, done: Option<RemovalDone>) -> Self {
         Self {
             what,
@@ -53,24 +53,23 @@ impl Removal {
     }
 }
 
-/// What a remove takes away.
+/// The kind of a remove.
 #[derive(Clone, Copy)]
 pub(crate) enum Removing {
-    /// One name.
+    /// A name.
     Name(Removed),
-    /// A name of which memory knows that it is not in the Disk Table: what has taken its slot must
-    /// be durable.
+    /// A name of which memory knows that it is not in the Disk Table: the record that has taken the
+    /// slot must be durable.
     Absent(Removed),
-    /// What bans say; they are in force in memory already.
+    /// Bans, which are in force in memory already.
     Bans {
-        /// Records that are pending now must be durable before the bans are: see
-        /// `Stripe::remove_barred`.
+        /// Pending records must be durable before the bans are: see `Stripe::remove_barred`.
         behind_pending: bool,
     },
 }
 
-/// How the end of a remove is reported: for one device, or for one of several. When it is dropped,
-/// the caller learns that the remove is not durable.
+/// How to report that a remove is done: on a single device, or on several devices. If it is
+/// dropped, the caller learns that the remove is not durable.
 pub(crate) enum RemovalDone {
     Promise(Promise<bool>),
     Part(OutcomePart),
@@ -84,7 +83,7 @@ impl RemovalDone {
         }
     }
 
-    /// Whether a caller may still wait for it.
+    /// Returns true if a caller may still wait for it.
     fn is_awaited(&self) -> bool {
         match self {
             Self::Promise(promise) => promise.is_awaited(),
@@ -93,7 +92,7 @@ impl RemovalDone {
     }
 }
 
-/// A record, how many came before it, and when it did.
+/// A record, the number of records that were queued before it, and the time when it was queued.
 struct QueuedRecord {
     number: u64,
     since: Duration,
@@ -105,13 +104,13 @@ struct QueueState {
     records: VecDeque<QueuedRecord>,
     /// Bytes of `records` on disk.
     bytes: usize,
-    /// When the oldest of `records` came that is not held back.
+    /// When the oldest record in `records` that is not held back was queued.
     since: Option<Duration>,
-    /// What of `records` was held back when the last batch was taken, and when that ends.
+    /// The records that were held back when the last batch was taken, and until when.
     held_records: usize,
     held_bytes: usize,
     held_until: Option<Duration>,
-    /// Records that ever came.
+    /// Records that were ever queued.
     come: u64,
     removals: Removals,
     flushes: Vec<OutcomePart>,
@@ -120,21 +119,21 @@ struct QueueState {
     superblocks: Vec<Promise<bool>>,
     /// When the store was closed.
     closing_since: Option<Duration>,
-    /// Removes without room have hidden ranges of keys before recovery was over.
+    /// True if removes without room have hidden key ranges before recovery was over.
     hid_in_recovery: bool,
-    /// Whether recovery stops because the store was closed, once that is decided.
+    /// Tells if recovery stops because the store was closed, once that is decided.
     stops_recovery: Option<bool>,
-    /// Nothing is taken out any more but removes, which others will make good.
+    /// The device failed: only removes stay in the queue; other devices make them durable.
     leaving: bool,
     /// Nothing is taken out any more.
     ended: bool,
-    /// The device has failed: look again.
+    /// The device has failed: the writer thread must look again.
     woken: bool,
-    /// The writing thread waits and was not woken yet.
+    /// The writer thread waits and was not woken yet.
     asleep: bool,
 }
 
-/// See the module's head.
+/// See the module head.
 pub(crate) struct Queue {
     waiting: Mutex<QueueState>,
     come: Condvar,
@@ -145,16 +144,16 @@ pub(crate) struct Queue {
     grouped: bool,
 }
 
-/// What to take out.
+/// Selection of records for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Take {
-    /// What need not wait for others of its group.
+    /// Records that need not wait for other members of their group.
     Due,
     /// Everything.
     All,
 }
 
-/// What there is to do now.
+/// The work that is due.
 pub(crate) struct Work {
     /// A round of removes is due.
     pub(crate) removals_due: bool,
@@ -164,12 +163,12 @@ pub(crate) struct Work {
     pub(crate) superblocks: Vec<Promise<bool>>,
     pub(crate) batch_due: bool,
     pub(crate) closing: bool,
-    /// Number of records queued so far when this was taken out.
+    /// Number of records that were queued so far when this was taken out.
     pub(crate) come: u64,
 }
 
 impl Work {
-    /// Whether there is a batch to be put together and nothing else to be done.
+    /// Returns true if a batch is the only work.
     pub(crate) fn is_a_batch(&self) -> bool {
         self.batch_due
             && !self.closing
@@ -179,7 +178,7 @@ impl Work {
             && self.superblocks.is_empty()
     }
 
-    /// Tells the callers that asked for a flush or a batch that it is written.
+    /// Notifies the callers of a flush or a cut that the batch is written.
     pub(crate) fn answer(&mut self) {
         for done in self.flushes.drain(..).chain(self.cuts.drain(..)) {
             done.keep();
@@ -188,9 +187,10 @@ impl Work {
 }
 
 impl Queue {
-    /// Batches of at most `batch_bytes` and `batch_records`, written at most `delay` after the
-    /// first of their records came, or without a delay, only when a caller asks; `grouped`, with
-    /// what is asked for together side by side. At most `names_max` removes of names wait.
+    /// A queue for batches of at most `batch_bytes` and `batch_records`, written at most `delay`
+    /// after their first record was queued; without a delay, only when a caller requests it.
+    /// `grouped`: records that are requested together are put side by side. At most `names_max`
+    /// removes of names wait.
     pub(crate) fn new(
         batch_bytes: usize,
         batch_records: usize,
@@ -218,7 +218,7 @@ impl Queue {
         self.waiting.lock().expect("no holder of this lock panics")
     }
 
-    /// Has `pending` written; after the end it is dropped.
+    /// Queues `pending` for the writer; drops it if the queue is closed.
     pub(crate) fn push(&self, pending: Arc<Pending>, now: Duration) {
         let mut waiting = self.lock();
         if waiting.leaving || waiting.ended {
@@ -236,9 +236,9 @@ impl Queue {
         let first = waiting.since.is_none();
         waiting.since.get_or_insert(now);
         let full = self.is_full(&waiting);
-        // In between, the writer sleeps until the delay is over: it need not be woken per record.
-        // If it is awake, it looks at the queue before it sleeps, and `notify_one` would be a
-        // system call for nothing.
+        // In between, the writer sleeps until the delay is over: it need not be woken for each
+        // record. If it is awake, it checks the queue before it sleeps, and `notify_one` would be a
+        // useless system call.
         let wake = (first || full) && std::mem::take(&mut waiting.asleep);
         drop(waiting);
         if wake {
@@ -246,9 +246,9 @@ impl Queue {
         }
     }
 
-    /// Whether there is room for the remove of `key`, with the memory that was `reserved` for it.
-    /// If so, [`Queue::push_removal`] or [`Queue::needs_no_removal`] is to be called. Also true
-    /// after the end, when the remove is dropped.
+    /// Returns true if there is room for the remove of `key`, with the memory that was `reserved`
+    /// for it. In this case [`Queue::push_removal`] or [`Queue::needs_no_removal`] must be called.
+    /// Also true after the queue is closed, when the remove is dropped.
     pub(crate) fn lets_in(
         &self,
         key: KeyHash,
@@ -260,14 +260,15 @@ impl Queue {
         waiting.removals.let_in(key, caller, reserved.is_some()) || is_over
     }
 
-    /// The name that was let in last need not be removed.
+    /// Cancels the last accepted remove: the name need not be removed.
     pub(crate) fn needs_no_removal(&self) {
         self.lock().removals.stays_out();
-        // The writer may have nothing to do that would tell them.
+        // The writer may have no other work that would notify them.
         self.tell_half_of_removals();
     }
 
-    /// Notes a remove for which there is no room. False after the end: it never will be let in.
+    /// Adds a remove for which there is no room. False after the queue is closed: there will never
+    /// be room.
     pub(crate) fn waits_for_room(&self, waiting: &Arc<WaitingRemove>) -> bool {
         let mut state = self.lock();
         if state.ended {
@@ -279,8 +280,8 @@ impl Queue {
         true
     }
 
-    /// Resolves when half of the names that wait now are durable: the wait of callers whose removes
-    /// are in force, but found no room.
+    /// Resolves when half of the names that are now queued are durable: for callers with removes
+    /// that are in force but found no room.
     pub(crate) fn half_of_removals(&self) -> Outcome<bool> {
         let mut state = self.lock();
         if state.ended {
@@ -290,15 +291,15 @@ impl Queue {
         }
     }
 
-    /// Lets callers of [`Queue::half_of_removals`] go on, if it is time. Called by the writer after
-    /// each round.
+    /// Lets callers of [`Queue::half_of_removals`] continue, if it is time. Called by the writer
+    /// after each round.
     pub(crate) fn tell_half_of_removals(&self) {
         let promise = self.lock().removals.take_half();
-        // Not under the lock: it runs wakers.
+        // Not under the lock, because it runs wakers.
         promise.into_iter().for_each(|it| it.set(true));
     }
 
-    /// Has the writer clear ranges of keys that are hidden ([`crate::hidden`]).
+    /// Requests that the writer clears hidden key ranges ([`crate::hidden`]).
     pub(crate) fn clear_hidden(&self) {
         let mut waiting = self.lock();
         let is_over = waiting.ended;
@@ -309,8 +310,8 @@ impl Queue {
         }
     }
 
-    /// Whether ranges of keys are to be cleared. The caller looks for them, and calls
-    /// [`Queue::clear_hidden`] if there are more than it clears.
+    /// Takes the request to clear key ranges; true if there was a request. The caller looks for the
+    /// ranges, and calls [`Queue::clear_hidden`] if there are more than it clears.
     pub(crate) fn takes_hidden(&self) -> bool {
         std::mem::take(&mut self.lock().removals.any_hidden)
     }
@@ -320,8 +321,8 @@ impl Queue {
         self.lock().removals.gives_up();
     }
 
-    /// The next remove that waits for room and now has it, with memory that `reserve` sets aside.
-    /// It counts as let in.
+    /// The next remove that waited for room and now has it, with memory from `reserve`. It counts
+    /// as accepted.
     pub(crate) fn next_without_room(
         &self,
         reserve: impl FnOnce() -> Option<Reservation>,
@@ -337,14 +338,14 @@ impl Queue {
         Some((waiting, reserved))
     }
 
-    /// Has the remove of a name that was let in made durable.
+    /// Queues an accepted remove of a name to be made durable.
     pub(crate) fn push_removal(&self, removal: Removal, caller: Caller) {
         let mut waiting = self.lock();
         waiting.removals.stays_out();
         self.push_removals_to(waiting, vec![removal], caller);
     }
 
-    /// Has `removals`, which are not counted, made durable, together.
+    /// Queues `removals`, which are outside the limit, to be made durable together.
     pub(crate) fn push_removals(&self, removals: Vec<Removal>) {
         self.push_removals_to(self.lock(), removals, Caller::Waits);
     }
@@ -368,7 +369,7 @@ impl Queue {
         self.come.notify_one();
     }
 
-    /// Takes out at most `most` removes, those that callers wait for first.
+    /// Takes out at most `most` removes, first the removes with a waiting caller.
     pub(crate) fn take_removals(&self, most: usize) -> Vec<Removal> {
         let mut waiting = self.lock();
         waiting.removals.take(most)
@@ -378,12 +379,13 @@ impl Queue {
         self.push_request(|waiting| waiting.flushes.push(done));
     }
 
-    /// Has a batch cut now, of all but what waits for others of its group.
+    /// Requests a batch now, with all records except those that wait for other members of their
+    /// group.
     pub(crate) fn push_cut(&self, done: OutcomePart) {
         self.push_request(|waiting| waiting.cuts.push(done));
     }
 
-    /// Has the superblock written as it is now, and made durable.
+    /// Requests that the superblock is written in the current state, and made durable.
     pub(crate) fn push_superblock(&self, done: Promise<bool>) {
         self.push_request(|waiting| waiting.superblocks.push(done));
     }
@@ -400,22 +402,22 @@ impl Queue {
         self.come.notify_one();
     }
 
-    /// Asks the writing thread to write what is there and to end.
+    /// Requests that the writer thread writes the queued work and stops.
     pub(crate) fn close(&self, now: Duration) {
         self.lock().closing_since.get_or_insert(now);
         self.come.notify_one();
     }
 
-    /// Ranges of keys were hidden before recovery is over, which only the end of recovery settles.
+    /// Notes that key ranges were hidden before recovery is over, so recovery must finish.
     pub(crate) fn hid_in_recovery(&self) {
         self.lock().hid_in_recovery = true;
     }
 
-    /// Whether recovery is to stop, because the store was closed `patience` ago. It goes on to its
-    /// end if a remove waits for it: the client of an invalidation has its response, and after the
-    /// next opening nothing else would know of the remove.
+    /// Returns true if recovery must stop, because the store was closed `patience` ago. Recovery
+    /// continues to the end if a remove waits for it: the client of an invalidation has received
+    /// the response, and after the next open nothing else would know the remove.
     ///
-    /// The first decision stays: a loop that has stopped has left something out.
+    /// The first decision stays, because a loop that has stopped has left something out.
     pub(crate) fn stops_recovery(&self, now: Duration, patience: Duration) -> bool {
         let mut waiting = self.lock();
         let since = waiting.closing_since;
@@ -431,27 +433,27 @@ impl Queue {
         self.come.notify_one();
     }
 
-    /// Puts `removals` back in front of those that wait: there is no room for them before `due`.
+    /// Puts `removals` back in front of the queued removes: there is no room for them before `due`.
     pub(super) fn put_back(&self, removals: Vec<Removal>, due: Duration) {
         let mut waiting = self.lock();
         waiting.removals.put_back(removals);
         waiting.removals.due = due;
     }
 
-    /// The next removes are to wait until `due`.
+    /// Makes the next removes wait until `due`.
     pub(crate) fn rest_from_removals(&self, due: Duration) {
         self.lock().removals.due = due;
     }
 
-    /// How many records were queued so far, and below which number all were taken.
+    /// The number of records that were queued so far, and the number below which all were taken.
     pub(crate) fn come_and_taken(&self) -> (u64, u64) {
         let waiting = self.lock();
-        // They stay in the order in which they came.
+        // Records stay in the order in which they were queued.
         let oldest = waiting.records.front().map(|record| record.number);
         (waiting.come, oldest.unwrap_or(waiting.come))
     }
 
-    /// Drops what is queued now or later, but keeps removes.
+    /// Drops records and requests that are queued now or later, but keeps removes.
     pub(crate) fn leave(&self) {
         let leaving = QueueState {
             leaving: true,
@@ -467,8 +469,8 @@ impl Queue {
         drop(left);
     }
 
-    /// Drops what is queued now or later. Returns the removes that were queued, and those that
-    /// waited for room: these may not be in force yet.
+    /// Closes the queue: drops records and requests that are queued now or later. Returns the
+    /// queued removes, and the removes that waited for room: these may not be in force yet.
     pub(crate) fn end(&self) -> (Vec<Removal>, Vec<Arc<WaitingRemove>>) {
         let ended = QueueState {
             ended: true,
@@ -481,7 +483,7 @@ impl Queue {
         left.removals.take_all()
     }
 
-    /// Bytes on disk of the records that wait.
+    /// Disk bytes of the queued records.
     pub(crate) fn bytes(&self) -> usize {
         self.lock().bytes
     }
@@ -491,7 +493,7 @@ impl Queue {
             || waiting.records.len() - waiting.held_records >= self.batch_records
     }
 
-    /// When the next batch is due: at once if there are enough records for one.
+    /// When the next batch is due: at once if there are enough records for a batch.
     fn batch_due_at(&self, waiting: &QueueState) -> Option<Duration> {
         let delay = self.delay?;
         if self.is_full(waiting) {
@@ -512,7 +514,7 @@ impl Queue {
             let batch_due = due_in.is_some_and(|due| due.is_zero());
             let removals_in =
                 (!waiting.removals.is_empty()).then(|| waiting.removals.due.saturating_sub(now()));
-            // A flush does not wait for removes that nobody waits for.
+            // A flush does not wait for removes without a waiting caller.
             let removals_due = removals_in.is_some_and(|due| due.is_zero())
                 || (waiting.closing_since.is_some() && !waiting.removals.is_empty())
                 || (!waiting.flushes.is_empty() && waiting.removals.any_waited_for());
@@ -547,8 +549,9 @@ impl Queue {
         }
     }
 
-    /// The oldest records, as many as fit into a batch and are `welcome` (number and bytes), and
-    /// the number below which all were taken. Dead ones are dropped. The first is always taken.
+    /// Takes the oldest records, as many as fit into a batch and are `welcome` (number and bytes).
+    /// Also returns the number below which all were taken. Dead records are dropped. The first
+    /// record is always taken.
     pub(crate) fn take_batch(
         &self,
         take: Take,
@@ -560,8 +563,8 @@ impl Queue {
         }
         let mut waiting = self.lock();
         let mut dead = Vec::new();
-        // However much waits while the disk is behind, callers wait for this lock no longer than it
-        // takes to plan a few batches.
+        // However many records wait while the disk is behind, callers wait for this lock only as
+        // long as it takes to plan a few batches.
         let mut oldest = self.take_planned(&mut waiting, &mut dead);
         let room = match take {
             Take::Due => HoldLimit {
@@ -602,12 +605,13 @@ impl Queue {
         (batch, done)
     }
 
-    /// The same where nothing waits for others of its group: looks at no more than it takes,
-    /// however much waits while the disk is behind.
+    /// As [`Queue::take_batch`], if no record waits for a group: visits only the records that it
+    /// takes, however many records wait while the disk is behind.
     fn take_oldest(&self, welcome: impl Fn(usize, usize) -> bool) -> (Vec<Arc<Pending>>, u64) {
         let mut waiting = self.lock();
         let (mut batch, mut dead, mut bytes) = (Vec::new(), Vec::new(), 0);
-        // Not even one: where the batch goes there is room for all.
+        // If not even the first record is welcome, the batch moves to a place with room for all
+        // records.
         let mut any = false;
         while let Some(record) = waiting.records.pop_front() {
             let size = self.alignment.record(record.pending.record_bytes);
@@ -644,8 +648,8 @@ impl Queue {
         self.alignment.batch(records, bytes) <= self.batch_bytes && records <= self.batch_records
     }
 
-    /// Takes out the oldest records, enough for [`PLANNED_BATCHES`] batches: one may be held back.
-    /// Moves what need not be written any more to `dead`.
+    /// Takes out the oldest records, enough for [`PLANNED_BATCHES`] batches, because a batch may be
+    /// held back. Moves dead records to `dead`.
     fn take_planned(
         &self,
         waiting: &mut QueueState,
@@ -680,8 +684,8 @@ impl Queue {
         }
     }
 
-    /// How far the records of `due` fill a batch. A group is not cut if it fits into the next batch
-    /// whole, unless it is so large that too much of a segment could stay empty for its sake.
+    /// Selects the records in `due` that fill a batch. A group is not cut if it fits into the next
+    /// batch whole, unless it is so large that too much of a segment could stay empty for it.
     fn cut(
         &self,
         waits: &[WaitingRecord],
@@ -689,7 +693,8 @@ impl Queue {
         welcome: impl Fn(usize, usize) -> bool,
     ) -> Vec<usize> {
         let (mut taken, mut bytes) = (Vec::new(), 0);
-        // Not even one: where the batch goes there is room for all.
+        // If not even the first record is welcome, the batch moves to a place with room for all
+        // records.
         let mut any = false;
         for members in due {
             let whole: usize = members.iter().map(|n| waits[*n].bytes).sum();
@@ -717,10 +722,10 @@ impl Queue {
     }
 }
 
-/// How many batches are planned at a time, where records wait for others of their group. A group of
-/// which a member came later than that is written in two runs.
+/// How many batches are planned at a time, if records wait for their group. A group with a member
+/// that was queued later than that is written in two runs.
 const PLANNED_BATCHES: usize = 3;
-/// A group larger than this share of a batch may be cut.
+/// A group larger than 1/4 of a batch may be cut.
 const GROUP_SHARE: usize = 4;
 
 #[cfg(test)]
@@ -835,7 +840,7 @@ mod tests {
         push(&queue, &[19], ms(2));
         push(&queue, &[20], ms(2));
         assert!(queue.is_full(&queue.lock()));
-        // Nine of 18 may stay; the others go, as many as fit into a batch.
+        // Nine of 18 may stay; the others are taken, as many as fit into a batch.
         let (batch, below) = take(&queue, Take::Due, ms(3));
         assert_eq!(batch, [0, 1, 2, 3, 4, 5, 6]);
         assert_eq!((below, queue.lock().held_records), (7, 9));
@@ -846,7 +851,7 @@ mod tests {
     fn everything_below_the_number_told_was_taken_whatever_comes_meanwhile() {
         let queue = queue(4_096, true);
         push(&queue, &[7, 0, 8], ms(0));
-        // These came behind what a flush waits for, and go before it.
+        // These were queued after the records that a flush waits for, and are taken before them.
         push(&queue, &[7, 7], ms(1));
         let (batch, below) = take(&queue, Take::All, ms(2));
         assert_eq!((batch, below), (vec![0, 3, 4], 1));
@@ -868,7 +873,7 @@ mod tests {
             }
             assert_eq!(queue.lock().since, Some(ms(0)), "what is left stays due");
         }
-        // The last member of the group came too late to go beside the first.
+        // The last member of the group was queued too late to be beside the first.
         assert!(records.is_sorted() && records.len() == 2_002);
         assert_eq!(queue.bytes(), 0);
     }

@@ -1,12 +1,13 @@
 //! Removes that wait for the writer: names, each once, and bans.
 //!
-//! Called by the queue, under its lock. Removes for which a caller may wait go first, then bans,
-//! then the others: an unsafe request of one client must not keep a purge from the disk.
+//! Called by the queue, under the queue lock. Removes with a possibly waiting caller are first,
+//! then bans, then the other removes: an unsafe request of a client must not keep a purge from the
+//! disk.
 //!
-//! Invariants: bans leave behind the names that were queued before them with a caller. A name is
-//! here once, with the highest of its versions. There are never more than [`Removals::most`] names,
-//! and those that bans take away, which were pending records before.
-//! Cost: [`NAME_BYTES`] of the memory budget a name.
+//! Invariants: bans are taken after the names with a caller that were queued before them. A name is
+//! queued once, with the highest version. There are never more than [`Removals::most`] names, plus
+//! the names that bans remove, which were pending records before.
+//! Cost: [`NAME_BYTES`] of the memory budget for each name.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,30 +20,30 @@ use crate::key::{KeyHash, KeyMap};
 use crate::memory::Reservation;
 use crate::object::Version;
 
-/// What a name takes, here and among the names that lookups skip: entries of three maps that may be
+/// Memory for a name, here and among the names that lookups skip: entries in three maps that may be
 /// half empty, and a promise.
 pub(crate) const NAME_BYTES: u64 = 512;
-/// Share of the memory budget that names may take.
+/// Names may take 1/16 of the memory budget.
 const SHARE: u64 = 16;
-/// Fewer names than this need no memory of the budget, so that a full budget stops no purge.
+/// Up to this many names need no memory from the budget, so that a full budget stops no purge.
 pub(super) const ALWAYS: usize = 64;
 
-/// How many names may wait on one of `devices` devices.
+/// How many names may wait on each of `devices` devices.
 pub(crate) fn names_max(budget_bytes: u64, devices: u64) -> usize {
     let most = budget_bytes / SHARE / NAME_BYTES / devices.max(1);
     usize::try_from(most).unwrap_or(usize::MAX).max(2 * ALWAYS)
 }
 
-/// Whether a caller may wait for a remove.
+/// Tells if a caller may wait for a remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// It does, or may do so.
+    /// A caller waits, or may wait.
     Waits,
-    /// None does.
+    /// No caller waits.
     Nobody,
 }
 
-/// A remove that waits for room. It is let in by the writer, as long as its caller holds it.
+/// A remove that waits for room. The writer accepts it, as long as the caller holds it.
 pub(crate) struct WaitingRemove {
     pub(crate) key: KeyHash,
     /// In the log, where the name is forgotten already: the version of the remove.
@@ -59,7 +60,7 @@ impl WaitingRemove {
         }
     }
 
-    /// What tells the caller; `None` if it was taken before.
+    /// Takes the notification for the caller; `None` if it was taken before.
     pub(crate) fn take_done(&self) -> Option<RemovalDone> {
         self.done
             .lock()
@@ -75,22 +76,22 @@ struct WaitingName {
     is_absent: bool,
     done: Vec<RemovalDone>,
     reservation: Option<Reservation>,
-    /// Number of its line among `others`, if that is where it waits.
+    /// The number in `others`, if the name waits there.
     line: u64,
 }
 
 impl WaitingName {
-    /// Whether it waits at this line of those that no caller waits for.
+    /// Returns true if the name waits at this number in `others`.
     fn is_at(&self, line: u64) -> bool {
         self.caller == Caller::Nobody && self.line == line
     }
 }
 
-/// Callers of removes that are in force without room, and wait until there is some.
+/// Callers with removes that are in force without room, and that wait for room.
 struct AwaitedRoom {
-    /// There is room when no more names than this are left. It is half of those that waited at
-    /// first: if one place were enough, each round of the writer would let all callers go on, and
-    /// only one of them would find room.
+    /// There is room when no more names than this are left. It is half of the names that waited at
+    /// first: if a single free place were enough, each round of the writer would let all callers
+    /// continue, and only one caller would find room.
     names_max: usize,
     promise: Promise<bool>,
     outcome: Outcome<bool>,
@@ -98,38 +99,37 @@ struct AwaitedRoom {
 
 struct WaitingBans {
     behind_pending: bool,
-    /// They go when so many names with a caller have gone.
+    /// The bans are taken when this many names with a caller were taken.
     behind_names: u64,
     done: Vec<RemovalDone>,
 }
 
-/// See the module's head.
+/// See the module head.
 pub(crate) struct Removals {
     names: KeyMap<WaitingName>,
-    /// Names in the order in which they came. A name that is not among `names`, or there with the
-    /// other kind of caller, is passed over.
+    /// Names in the order in which they were queued. A name that is not in `names`, or is there
+    /// with the other kind of caller, is skipped.
     waited_for: VecDeque<KeyHash>,
-    /// The line of other names, with numbers: an entry counts only if its name has its number.
+    /// The other names, with numbers: an entry counts only if the name has the same number.
     others: VecDeque<(u64, KeyHash)>,
-    /// Entries that `others` ever had.
+    /// Entries that were ever added to `others`.
     lines: u64,
     bans: Option<WaitingBans>,
-    /// Names with a caller that ever came, and of these, those that have gone.
+    /// Names with a caller that were ever queued, and how many of them were taken.
     come: u64,
     gone: u64,
-    /// Names that were let in and are on their way here.
+    /// Accepted names that are not queued yet.
     let_in: usize,
     most: usize,
-    /// Removes for which there is no room yet, in the order in which they came. Each belongs to the
-    /// handle of its caller.
+    /// Removes without room, in the order in which they were queued. Each is owned by the caller.
     without_room: VecDeque<Weak<WaitingRemove>>,
     /// How many of these have lost their callers.
     given_up: usize,
-    /// The wait of callers without a place in a line.
+    /// The outcome on which callers without a queue place wait.
     awaited_room: Option<AwaitedRoom>,
-    /// Before that removes wait for more of them.
+    /// Removes wait until then, so that more of them are collected.
     pub(super) due: Duration,
-    /// Ranges of keys are hidden that the writer has to clear.
+    /// True if there are hidden key ranges that the writer must clear.
     pub(super) any_hidden: bool,
 }
 
@@ -154,7 +154,7 @@ impl Default for Removals {
     }
 }
 
-/// Adds `done` to those that are told, and drops those whose callers have gone, now and then.
+/// Adds `done` to the callers to notify, and sometimes drops entries without a waiting caller.
 fn add_done(all: &mut Vec<RemovalDone>, mut done: Vec<RemovalDone>) {
     all.append(&mut done);
     if all.len() > 8 && all.len().is_power_of_two() {
@@ -177,12 +177,12 @@ impl Removals {
             && !self.any_hidden
     }
 
-    /// Whether there is a remove for which a caller may wait.
+    /// Returns true if there is a remove with a possibly waiting caller.
     pub(super) fn any_waited_for(&self) -> bool {
         self.bans.is_some() || self.gone < self.come || !self.without_room.is_empty()
     }
 
-    /// Whether there is room for one more name. The others keep a quarter free for callers that
+    /// Accepts a name if there is room. Callers that can wait leave a quarter free for callers that
     /// cannot wait. `has_memory` is false if the budget refused a reservation.
     pub(super) fn let_in(&mut self, key: KeyHash, caller: Caller, has_memory: bool) -> bool {
         let taken = self.names.len() + self.let_in;
@@ -196,17 +196,17 @@ impl Removals {
         has_room
     }
 
-    /// A name that was let in is not going to come.
+    /// Cancels an acceptance: the name will not be queued.
     pub(super) fn stays_out(&mut self) {
         self.let_in = self.let_in.saturating_sub(1);
     }
 
-    /// Notes a remove for which there is no room.
+    /// Adds a remove for which there is no room.
     pub(super) fn waits_for_room(&mut self, waiting: &Arc<WaitingRemove>) {
         self.without_room.push_back(Arc::downgrade(waiting));
     }
 
-    /// A caller has let go of a remove that waits for room.
+    /// Notes that a caller has dropped a remove that waits for room.
     pub(super) fn gives_up(&mut self) {
         self.given_up += 1;
         if self.given_up > 64 && self.given_up > self.without_room.len() / 2 {
@@ -215,8 +215,8 @@ impl Removals {
         }
     }
 
-    /// The next remove that waits for room, if there is room for it. The caller calls `push` or
-    /// `stays_out`, or puts it back.
+    /// The next remove that waits for room, if there is room for it. The caller must call `push` or
+    /// `stays_out`, or put it back.
     pub(super) fn next_without_room(&mut self) -> Option<Arc<WaitingRemove>> {
         while self.names.len() + self.let_in < self.most / 4 * 3 {
             if let Some(waiting) = self.without_room.pop_front()?.upgrade() {
@@ -227,14 +227,14 @@ impl Removals {
         None
     }
 
-    /// There was no memory for `waiting`, the one that was next.
+    /// Puts `waiting` back to the front, because there was no memory for it.
     pub(super) fn waits_on(&mut self, waiting: &Arc<WaitingRemove>) {
         self.without_room.push_front(Arc::downgrade(waiting));
         self.stays_out();
     }
 
-    /// An outcome that is there when half of the names that wait now are durable. All callers that
-    /// wait for room share it, so it takes no memory for each.
+    /// An outcome that resolves when half of the names that are now queued are durable. All callers
+    /// that wait for room share it, so it takes no memory for each caller.
     pub(super) fn half(&mut self) -> Outcome<bool> {
         let taken = self.names.len() + self.let_in;
         let awaited = self.awaited_room.get_or_insert_with(|| {
@@ -255,7 +255,7 @@ impl Removals {
         Some(awaited.promise)
     }
 
-    /// Names that are here.
+    /// Queued names.
     pub(super) fn count(&self) -> usize {
         self.names.len()
     }
@@ -321,8 +321,8 @@ impl Removals {
                 }
             }
         }
-        // Names that a caller waits for since have left lines behind, which are passed over only
-        // when no such name is left.
+        // Names for which a caller has waited since have left old entries here. `take` reaches and
+        // skips these entries only when no name with a waiting caller is left.
         if self.others.len() > 2 * self.names.len().max(ALWAYS) {
             let names = &self.names;
             self.others
@@ -330,7 +330,7 @@ impl Removals {
         }
     }
 
-    /// At most `most` removes, those with a caller first.
+    /// Takes at most `most` removes, first the removes with a caller.
     pub(super) fn take(&mut self, most: usize) -> Vec<Removal> {
         let mut taken = Vec::new();
         while taken.len() < most {
@@ -392,7 +392,7 @@ impl Removals {
         })
     }
 
-    /// Puts `removals`, which were taken, back in front of the others.
+    /// Puts `removals`, which were taken, back to the front.
     pub(super) fn put_back(&mut self, removals: Vec<Removal>) {
         for removal in removals.into_iter().rev() {
             let (removed, is_absent) = match removal.what {
@@ -421,7 +421,7 @@ impl Removals {
             });
             name.version = name.version.max(removed.version);
             name.is_absent &= is_absent;
-            // What waits for room in the journal has waited long enough to go first.
+            // A remove that waits for room in the journal has waited long enough to be first.
             name.caller = Caller::Waits;
             add_done(&mut name.done, removal.done);
             self.waited_for.push_front(key);
@@ -430,7 +430,7 @@ impl Removals {
         }
     }
 
-    /// Everything, when no more is written, and what waits for room.
+    /// Takes everything, including the removes that wait for room, when no more is written.
     pub(super) fn take_all(&mut self) -> (Vec<Removal>, Vec<Arc<WaitingRemove>>) {
         let bans = self.bans.as_mut();
         if let Some(bans) = bans {

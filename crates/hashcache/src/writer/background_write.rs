@@ -1,16 +1,17 @@
-//! Writes one batch on a thread of its own while the writing thread builds the next batch.
+//! Writes a batch on a separate thread while the writer thread builds the next batch.
 //!
 //! Called by `writer/batch`. To build a batch (checksums, copies) takes about as long as a flash
-//! device takes to write it. Done one after the other, each would be idle half of the time.
+//! device takes to write it. Without this thread, the processor and the device would each be idle
+//! half of the time.
 //!
-//! A *side write* is what must be written between two batches: a footer, a part of a checkpoint. It
-//! is queued and written just before the next batch. Written at once, the writing thread would have
-//! to wait for the device before it could begin with the next batch.
+//! A *side write* is data that must be written between two batches: a footer, a part of a
+//! checkpoint. It is queued and written just before the next batch. If it were written at once, the
+//! writer thread would have to wait for the device before it could start the next batch.
 //!
-//! Invariants: at most one write is in flight. The writing thread takes its outcome back before it
+//! Invariants: at most one write is in flight. The writer thread takes the outcome back before it
 //! hands over the next write, and before any other write that must be later. A side write is
 //! written before the batch that it was queued with.
-//! Cost: a thread, a buffer as large as a batch, and one as large as a side write can be.
+//! Cost: a thread, a buffer as large as a batch, and a buffer as large as the largest side write.
 
 use std::io;
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use std::time::Duration;
 use crate::memory::AlignedBuf;
 use crate::stripe::Stripe;
 
-/// Smaller writes are not worth a change of threads.
+/// Smaller writes are not worth a thread switch.
 const WRITE_BYTES_MIN: usize = 1 << 20;
-/// Small segments get as many background writes as large ones, so that tests cover them.
+/// Small segments get as many background writes as large segments, so that tests cover them.
 const WRITES_PER_SEGMENT: usize = 16;
 /// Enough for a system call.
 const STACK_BYTES: usize = 128 << 10;
@@ -35,7 +36,7 @@ struct Write {
 }
 
 impl Write {
-    /// Returns how long it took.
+    /// Writes. Returns how long it took.
     fn write_to(&self, stripe: &Stripe) -> io::Result<Duration> {
         let begun_at = stripe.medium.clock.monotone();
         stripe
@@ -51,7 +52,7 @@ struct Job {
 }
 
 impl Job {
-    /// Returns how long the side write took, if there is one.
+    /// Writes both. Returns how long the side write took, if there is one.
     fn write_to(&self, stripe: &Stripe) -> io::Result<Option<Duration>> {
         let took = self
             .side_write
@@ -63,13 +64,13 @@ impl Job {
     }
 }
 
-/// See the module's head.
+/// See the module head.
 pub(crate) struct BackgroundWrite {
     jobs: Option<SyncSender<Job>>,
     done: Receiver<(Job, io::Result<Option<Duration>>)>,
-    /// The buffer that is not with the writing thread; `None` while a write is in flight.
+    /// The buffer that the writer thread does not use; `None` while a write is in flight.
     spare: Option<AlignedBuf>,
-    /// The buffer for side writes; `None` while one is in flight.
+    /// The buffer for side writes; `None` while a side write is in flight.
     side_buffer: Option<AlignedBuf>,
     /// Offset and length of the side write that is queued in `side_buffer`.
     side_write: Option<(u64, usize)>,
@@ -112,12 +113,12 @@ impl BackgroundWrite {
         })
     }
 
-    /// Whether a write of `bytes` is worth it.
+    /// Returns true if a write of `bytes` is worth the thread switch.
     pub(super) fn takes(&self, bytes: usize) -> bool {
         bytes >= self.bytes_min
     }
 
-    /// The buffer for the next side write; `None` while one is queued or in flight.
+    /// The buffer for the next side write; `None` while a side write is queued or in flight.
     pub(super) fn side_buffer(&mut self) -> Option<&mut AlignedBuf> {
         self.side_buffer
             .as_mut()
@@ -131,7 +132,7 @@ impl BackgroundWrite {
     }
 
     /// Writes the queued side write now, because something else is written before the next batch.
-    /// No write is in flight. Returns how long it took, if one was queued.
+    /// No write is in flight. Returns how long it took, if a side write was queued.
     pub(super) fn write_side(&mut self, stripe: &Stripe) -> io::Result<Option<Duration>> {
         let Some(side_write) = self.take_side_write() else {
             return Ok(None);
@@ -151,8 +152,8 @@ impl BackgroundWrite {
         })
     }
 
-    /// Begins to write the first `bytes` of `buffer` at `offset`, and puts another buffer in its
-    /// place. No write is in flight.
+    /// Starts to write the first `bytes` of `buffer` at `offset`, and puts another buffer in place
+    /// of it. No write is in flight.
     pub(super) fn begin(&mut self, offset: u64, bytes: usize, buffer: &mut AlignedBuf) {
         let spare = self.spare.take().expect("the last write was waited for");
         let buffer = std::mem::replace(buffer, spare);
@@ -167,11 +168,11 @@ impl BackgroundWrite {
             .jobs
             .as_ref()
             .expect("the channel is there until the drop");
-        // If the thread is gone, `finish` says so.
+        // If the thread is gone, `finish` returns an error.
         let _ = jobs.send(job);
     }
 
-    /// Waits for the write in flight. Returns how long its side write took, if there was one.
+    /// Waits for the write in flight. Returns how long the side write took, if there was one.
     pub(super) fn finish(&mut self) -> io::Result<Option<Duration>> {
         let (job, outcome) = self
             .done

@@ -1,11 +1,11 @@
 //! Batches: records to the log; slots, and their tails to the log, for the Disk Table.
 //!
-//! Called by `writer` with what the queue gave; calls `disk/circular_log`, `disk/table` and
+//! Called by `writer` with records from the queue; calls `disk/circular_log`, `disk/table` and
 //! `format`.
 //!
-//! Invariants: the head moves before a batch is written, so a reader never takes half-overwritten
-//! bytes for a record. After the write has returned, the index gets the entries; only then do the
-//! records leave the pending ones, so a lookup finds each of them at every moment.
+//! Invariants: the head moves before a batch is written, so a reader never accepts half-overwritten
+//! bytes as a record. After the write has returned, the index gets the entries; only then do the
+//! records leave the pending map, so a lookup finds each record at every moment.
 //! Cost: see `policy`.
 
 use std::io;
@@ -27,14 +27,14 @@ use crate::write_queue::{BatchRecord, group_of, runs};
 
 const TABLE_ONLY: &str = "`write_batch` claims and writes slots in the Disk Table only";
 
-/// Records of a batch, and where they went.
+/// Records of a batch, and their positions.
 pub(super) struct Written {
     batch: Vec<Arc<Pending>>,
     places: Vec<LogPos>,
     runs: Vec<u8>,
 }
 
-/// Position of a record in the log, length of its run, and the head of the log.
+/// Position of a record in the log, length of its run, and the log head.
 #[derive(Clone, Copy)]
 struct Placed {
     at: LogPos,
@@ -43,7 +43,7 @@ struct Placed {
 }
 
 impl DeviceWriter {
-    /// Writes `batch`. A large batch of the log is still being written when this returns
+    /// Writes `batch`. A large log batch may still be in flight when this returns
     /// ([`DeviceWriter::wait_for_write`]).
     pub(super) fn write_batch(&mut self, batch: Vec<Arc<Pending>>) -> io::Result<()> {
         match self.stripe.medium.geometry.family {
@@ -95,8 +95,8 @@ impl DeviceWriter {
             places,
             runs,
         };
-        // The batch before is recorded first, because of two entries that could be one name the
-        // later must be the newer. But this batch is given to the device before that: recording
+        // The previous batch is recorded first: if two entries could have the same name, the later
+        // entry must be the newer. But this batch is given to the device before that: recording
         // takes half as long as a write, and the device would be idle.
         match &mut self.background {
             Some(background) if background.takes(bytes) => {
@@ -114,8 +114,8 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Waits for the write in flight, if there is one, and records its batch. Writes the queued
-    /// side write too, so that after this everything handed over is on the device.
+    /// Waits for the write in flight, if there is any, and records the batch. Writes the queued
+    /// side write, too, so that after this everything handed over is on the device.
     pub(super) fn wait_for_write(&mut self) -> io::Result<()> {
         let written = self.finish()?;
         self.record(written);
@@ -131,7 +131,7 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// The side write may have been a part of the checkpoint, whose pace depends on the time it
+    /// If the side write was a checkpoint part, the pace of the checkpoint depends on the time it
     /// took.
     fn side_was_written(&mut self, took: Option<Duration>) {
         if let (Some(took), Some(checkpoint)) = (took, &mut self.checkpoint) {
@@ -139,7 +139,7 @@ impl DeviceWriter {
         }
     }
 
-    /// Waits for the write in flight. The caller has to record its batch.
+    /// Waits for the write in flight. The caller must record the batch.
     fn finish(&mut self) -> io::Result<Option<Written>> {
         let written = self.under_way.take();
         if let (Some(_), Some(background)) = (&written, &mut self.background) {
@@ -149,14 +149,14 @@ impl DeviceWriter {
         Ok(written)
     }
 
-    /// Waits for the write in flight and drops its batch: the device has failed.
+    /// Waits for the write in flight and drops the batch, because the device has failed.
     pub(super) fn drop_under_way(&mut self) {
         if let (Some(_), Some(background)) = (self.under_way.take(), &mut self.background) {
             let _ = background.finish();
         }
     }
 
-    /// Records a batch in the index: from now on its records are found on disk.
+    /// Records a batch in the index: after this, lookups find the records on disk.
     fn record(&self, written: Option<Written>) {
         let Some(Written {
             batch,
@@ -170,8 +170,8 @@ impl DeviceWriter {
         // Before the index has the entries: see `observers`.
         self.report(&batch);
         let head = self.stripe.log.head();
-        // Sorted by shard, so that each lock is taken once. Within a shard the order of the batch
-        // stays: of two records of one key the later is recorded later.
+        // Sort by shard, so that each lock is taken once. Within a shard the batch order stays: of
+        // two records with the same key the later record is recorded later.
         let shard_of = |n: usize| batch[n].record.fields.key.shard();
         let mut order: Vec<(usize, usize)> = (0..batch.len()).map(|n| (shard_of(n), n)).collect();
         order.sort_unstable();
@@ -190,8 +190,9 @@ impl DeviceWriter {
                     left_out.push(*n);
                 }
             }
-            // Under the same lock, because no lookup may see an entry that leads to one of these,
-            // and behind all that count, because those have made their entries then.
+            // Under the same lock, because no lookup may see an entry that leads to a record that
+            // was left out; and after all records that count, because those have made their entries
+            // then.
             if let Some(log) = shard.policy.log_mut() {
                 for n in left_out {
                     log.leave_out(batch[n].record.fields.key, places[n], head);
@@ -200,7 +201,7 @@ impl DeviceWriter {
         }
     }
 
-    /// Reports to observers what `batch` has written.
+    /// Reports the records in `batch` to observers.
     fn report(&self, batch: &[Arc<Pending>]) {
         let stripe = &self.stripe;
         if !stripe.shared.observers.any() {
@@ -231,7 +232,7 @@ impl DeviceWriter {
     }
 
     /// Records `pending` where it is `placed`, unless it was superseded while it was written, and
-    /// makes the copy of it hot if there is one. Returns whether it counts.
+    /// inserts the copy into the hot objects if there is a copy. Returns true if the record counts.
     fn record_one(
         &self,
         shard: &mut Shard,
@@ -262,7 +263,7 @@ impl DeviceWriter {
         true
     }
 
-    /// How far the run of each record of `batch`, of these sizes, reaches.
+    /// Length of the run of each record in `batch`, given the record `sizes`.
     fn runs(&self, batch: &[Arc<Pending>], sizes: &[usize]) -> Vec<u8> {
         if !self.stripe.index.id.policy.grouped {
             return vec![0; batch.len()];
@@ -278,9 +279,8 @@ impl DeviceWriter {
         runs(&records.collect::<Vec<_>>())
     }
 
-    /// Copies a record for the hot objects if it was asked for while it was pending, or if memory
-    /// is free. Called before the lock of the key's shard is taken, because making room may take
-    /// long.
+    /// Copies a record for the hot objects if it was requested while it was pending, or if memory
+    /// is free. Called before the shard lock is taken, because making room may take long.
     fn copy_hot(&self, pending: &Pending, at: Option<LogPos>) -> Option<Copied> {
         let budget = &self.stripe.medium.budget;
         let hot = &self.stripe.shared.hot;
@@ -290,8 +290,8 @@ impl DeviceWriter {
         is_wanted.then(|| hot.copy(&pending.record, at)).flatten()
     }
 
-    /// Opens the next segment if `count` records of `bytes` bytes in all do not fit into this one.
-    /// Returns the offset of the first of them in the segment, bytes.
+    /// Opens the next segment if `count` records of `bytes` bytes in total do not fit into this
+    /// segment. Returns the byte offset of the first record in the segment.
     fn make_room(&mut self, count: usize, bytes: usize) -> io::Result<usize> {
         if !self.log.fits(count, bytes) {
             self.open_segment()?;
@@ -299,8 +299,8 @@ impl DeviceWriter {
         Ok(self.log.first_record(count))
     }
 
-    /// Seals the open segment with its footer, which is written now or with the next batch, and
-    /// opens the next one.
+    /// Seals the open segment with a footer, which is written now or with the next batch, and opens
+    /// the next segment.
     fn open_segment(&mut self) -> io::Result<()> {
         let stripe = Arc::clone(&self.stripe);
         let side_buffer = self
@@ -310,7 +310,7 @@ impl DeviceWriter {
         let goes_beside = side_buffer.is_some();
         let out = side_buffer.unwrap_or(&mut self.buffer);
         if let Some((at, bytes)) = self.log.footer(out, &stripe.medium.secret) {
-            // The footer overwrites bytes of the last lap, so the head moves first here too.
+            // The footer overwrites bytes of the last lap, so the head moves first here, too.
             let end = Cursor {
                 used: stripe.medium.geometry.segment_bytes,
                 ..self.log.cursor
@@ -349,8 +349,8 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Completes the batch whose records lie in the buffer up to `filled`. Returns its offset on
-    /// the device and its length in bytes.
+    /// Completes the batch with records in the buffer up to `filled`. Returns the device offset and
+    /// the length in bytes.
     fn seal(&mut self, filled: usize, list: Vec<Listed>) -> (u64, usize) {
         let bytes = self.stripe.log.alignment().batch_end(filled);
         self.buffer[filled..bytes].fill(0);
@@ -360,7 +360,7 @@ impl DeviceWriter {
         (at, bytes)
     }
 
-    /// Writes the batch whose records lie in the buffer up to `filled`; the head moves first.
+    /// Writes the batch with records in the buffer up to `filled`; the head moves first.
     fn write_out(&mut self, filled: usize, list: Vec<Listed>) -> io::Result<()> {
         let (at, bytes) = self.seal(filled, list);
         self.stripe.log.opened(self.log.cursor);
@@ -390,9 +390,10 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Slots whose index memory keeps: which slot each record takes is on disk before it is taken.
-    /// So after a crash the index knows of every slot that may have been written; the sets of the
-    /// last two batches, which may or may not have been written, are read anew.
+    /// Writes slots for policies with the set index in memory: the slot of each record is on disk
+    /// in a list before the slot is written. So after a crash the index knows every slot that may
+    /// have been written; the sets of the last two batches, which may or may not have been written,
+    /// are read again.
     fn write_listed_slots(&mut self, batch: &[Arc<Pending>], order: &[usize]) -> io::Result<()> {
         let mut slots = vec![None; batch.len()];
         for n in order.iter().copied().filter(|n| !batch[*n].is_dead()) {
@@ -408,15 +409,15 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// The slot for a record. Reads its set if the policy does not know it.
+    /// Claims the slot for a record. Reads the set if the policy does not know it.
     fn claim(&mut self, pending: &Pending) -> io::Result<Slot> {
         let stripe = Arc::clone(&self.stripe);
         let key = pending.record.fields.key;
         let mut shard = stripe.shard(key);
         let table = shard.policy.table_mut().expect(TABLE_ONLY);
         if !table.wants_slots(key) {
-            // Asked and claimed under one lock: in between, a reader that loads another set could
-            // take the row of this one.
+            // Check and claim under one lock: in between, a reader that loads another set could
+            // take the row of this set.
             return Ok(table.claim(key, &[]));
         }
         drop(shard);
@@ -476,7 +477,8 @@ impl DeviceWriter {
             let pending = &batch[n];
             let place = alignment.units(at);
             let fields = &pending.record.fields;
-            // The bytes beyond the slot do not depend on the slot's place, which is not known yet.
+            // The bytes beyond the slot do not depend on the place of the slot, which is not known
+            // yet.
             let nowhere = RecordAddress {
                 device: self.stripe.medium.device_id,
                 stamp: 0,

@@ -1,11 +1,12 @@
-//! The one thread that writes to a device: batches, slots, removes, checkpoints, superblocks.
+//! The single thread that writes to a device: batches, slots, removes, checkpoints, superblocks.
 //!
-//! One writer means that no two writes race. Where the order of two writes matters, the code of
-//! this folder says so. Callers put work into the [`Queue`](crate::write_queue::Queue); only
-//! callers of `remove` and `flush` wait for it.
+//! With a single writer no two writes race. If the order of two writes matters, the code in this
+//! folder states it. Callers put work into the [`Queue`](crate::write_queue::Queue); only callers
+//! of `remove` and `flush` wait for it.
 //!
 //! Invariant: an object is found on disk only after the write that holds it has returned.
-//! Cost: one write a batch (at most 4 MiB, or what has been queued 250 ms after the oldest commit).
+//! Cost: a write for each batch (at most 4 MiB, or the records that are queued 250 ms after the
+//! oldest commit).
 
 mod background_write;
 mod batch;
@@ -39,30 +40,30 @@ use removes::{BansPass, RangePass};
 
 /// Most bytes in a batch.
 pub(crate) const BATCH_BYTES_MAX: usize = 4 << 20;
-/// Least that holds the largest record.
+/// Smallest batch buffer that holds the largest record.
 pub(crate) const BATCH_BYTES_MIN: usize = 512 << 10;
 /// Writes are made durable after this many bytes even before the interval is over.
 const SYNC_BYTES: u64 = 64 << 20;
 
-/// A checkpoint begins when a shard has used so much of its room for positions that only a
-/// checkpoint can save, in 1/100.
+/// A checkpoint starts when a shard has used this share, in 1/100, of the buffer for positions that
+/// only a checkpoint can save.
 const UNSAVED_BEGIN: usize = 50;
-/// It is completed before anything else when a shard has used this much.
+/// The checkpoint is completed before all other work when a shard has used this share.
 const UNSAVED_MAX: usize = 75;
 
-/// Why the writing thread ends.
+/// Reason why the writer thread stops.
 enum Ended {
     Closed,
-    /// With removes that were not made durable.
+    /// The device failed; these removes were not made durable.
     Failed(Vec<Removal>),
 }
 
-/// Why the index could not be recovered.
+/// Reason why the index could not be recovered.
 #[derive(Debug)]
 pub(crate) enum RecoverError {
-    /// The store was closed meanwhile.
+    /// The store was closed in the meantime.
     Closed,
-    /// The device refused to be written to.
+    /// The device failed to write.
     Device(io::Error),
 }
 
@@ -72,9 +73,9 @@ impl From<io::Error> for RecoverError {
     }
 }
 
-/// The device of `stripe` has failed: the other devices go on without it. That makes `removals`
-/// durable, also those queued meanwhile: when the other devices have on disk that this one has
-/// left, nothing on it counts any more.
+/// The device of `stripe` has failed: the other devices continue without it. That makes `removals`
+/// durable, and also the removes that were queued in the meantime: when the other devices have on
+/// disk that this device has left, the objects on it do not count any more.
 fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
     stripe.queue.leave();
     let in_force = stripe.shared.members.go_on();
@@ -86,8 +87,8 @@ fn leave(stripe: &Stripe, mut removals: Vec<Removal>) {
     }
 }
 
-/// Ends the queue of `stripe`. Returns the removes that were in it, and the callers of those that
-/// waited for room: they are in force in memory then.
+/// Closes the queue of `stripe`. Returns the removes that were in it, and the callers of removes
+/// that waited for room: these removes are then in force in memory.
 fn end_queue(stripe: &Stripe) -> (Vec<Removal>, Vec<RemovalDone>) {
     let (removals, waiting) = stripe.queue.end();
     let mut done = Vec::new();
@@ -101,42 +102,44 @@ fn end_queue(stripe: &Stripe) -> (Vec<Removal>, Vec<RemovalDone>) {
     (removals, done)
 }
 
-/// The writing thread's own state.
+/// State of the writer thread.
 pub(crate) struct DeviceWriter {
     pub(crate) stripe: Arc<Stripe>,
     pub(crate) log: LogWriter,
     pub(crate) journal: Journal,
     pub(crate) superblock: Superblock,
     pub(crate) sync_interval: Duration,
-    /// The store had been closed in order.
+    /// True if the store had been closed in order.
     pub(crate) was_clean: bool,
-    /// Set when records that are in use are to be kept.
+    /// Present if records that are in use are to be kept.
     pub(crate) readmission: Option<Readmission>,
-    /// Set where batches are put together while the one before is being written.
+    /// Present if batches are built while the previous batch is being written.
     pub(crate) background: Option<BackgroundWrite>,
     under_way: Option<Written>,
     checkpoint: Option<Checkpoint>,
-    /// Ordinal of the first journal block that was still to be written when the last checkpoint
-    /// began.
+    /// Ordinal of the first journal block that was not yet written when the last checkpoint
+    /// started.
     removes_before_checkpoint: u64,
     buffer: AlignedBuf,
-    /// For reading the set a slot is written to: a put must not wait for memory that readers hold.
+    /// Buffer to read the set of a slot that is written: a put must not wait for memory that
+    /// readers hold.
     set_buffer: AlignedBuf,
     unsynced_bytes: u64,
     synced_at: Duration,
     segments_since_checkpoint: u64,
-    /// Until then others have the device, as behind each part of a checkpoint.
+    /// Until then other work has the device, as after each checkpoint part.
     next_checkpoint_at: Duration,
     /// Removes that were taken from the queue and are not durable yet.
     removals: Vec<Removal>,
-    /// Removes wait for a checkpoint, because the journal has no room for them before.
+    /// True if removes wait for a checkpoint, because the journal has no room for them before.
     removals_are_held: bool,
-    /// How far a range of keys that was hidden is cleared, and those that are, but not durably yet.
+    /// Progress in the hidden key range that is being cleared, and the ranges that are cleared but
+    /// not yet durably.
     range_pass: Option<RangePass>,
     cleared_ranges: Vec<KeyRange>,
-    /// The last range that was begun to be cleared: the next one lies behind it.
+    /// The last range that was started: the next range is behind it.
     last_range: Option<KeyRange>,
-    /// How far the Disk Table was read for bans, if it is being read.
+    /// Progress of the pass over the Disk Table for bans, if there is a pass.
     bans_pass: Option<BansPass>,
 }
 
@@ -175,8 +178,8 @@ impl DeviceWriter {
         }
     }
 
-    /// Has `recover` fill the index, then writes until the queue is closed or the device fails.
-    /// Returns the superblock that says that the store was closed in order, if it was.
+    /// Fills the index with `recover`, then writes until the queue is closed or the device fails.
+    /// Returns the superblock if the store was closed in order.
     pub(crate) fn run(
         mut self,
         recover: impl FnOnce(&mut Self) -> Result<(), RecoverError>,
@@ -190,7 +193,7 @@ impl DeviceWriter {
         if ended.is_err() {
             tracing::error!("the writing thread panicked");
         }
-        // Nothing of this device becomes hot or pending from here on.
+        // After this, no record of this device becomes hot or pending.
         stripe.end();
         match ended {
             Ok((Ended::Closed, superblock)) => {
@@ -241,7 +244,7 @@ impl DeviceWriter {
             }
             if stripe.health() == Health::OutOfService {
                 self.give_up();
-                // Dropping `work` tells the callers of flush and cut that wait for this device.
+                // Dropping `work` notifies the callers of flush and cut that wait for this device.
                 return Ended::Failed(std::mem::take(&mut self.removals));
             }
             if work.closing {
@@ -250,8 +253,8 @@ impl DeviceWriter {
         }
     }
 
-    /// Sets more versions aside when recovery found some given out beyond those that the superblock
-    /// had (a superblock was lost).
+    /// Reserves more versions if recovery found versions that were drawn beyond the limit in the
+    /// superblock (a superblock was lost).
     fn reserve_versions(&mut self) -> io::Result<()> {
         let next = self.stripe.next_version();
         if next < self.superblock.next_version {
@@ -275,7 +278,7 @@ impl DeviceWriter {
         if let Some(checkpoint) = &self.checkpoint {
             patience = patience.min(checkpoint.due_in(now, self.removals_are_held));
         } else if self.removals_are_held {
-            // They need one more checkpoint than the last.
+            // The removes need another checkpoint.
             patience = patience.min(self.next_checkpoint_at.saturating_sub(now));
         }
         if let Some(pass) = &self.bans_pass {
@@ -287,15 +290,15 @@ impl DeviceWriter {
         patience
     }
 
-    /// One round: some removes, one batch (for a flush: all queued records), one part of a
-    /// checkpoint if it is due. Rounds are short, so that under any load no caller waits for more
-    /// than a batch.
+    /// A round: some removes, a batch (for a flush: all queued records), and a checkpoint part if
+    /// it is due. Rounds are short, so that under any load no caller waits for more than a batch.
     fn serve(&mut self, work: &mut Work) -> io::Result<()> {
         if !work.is_a_batch() {
             self.wait_for_write()?;
         }
         let all = work.closing || !work.flushes.is_empty();
-        // By a manual clock nothing that waits for a checkpoint may be due: write all at once.
+        // With a manual clock, a checkpoint that the removes wait for may never become due: write
+        // all at once.
         let is_manual = self.stripe.medium.clock.is_manual();
         if work.closing {
             self.clear_or_bar_hidden()?;
@@ -327,16 +330,16 @@ impl DeviceWriter {
         self.outlive_bans()?;
         self.pace_checkpoint(wrote)?;
         if self.unsynced_bytes == 0 {
-            // A checkpoint that is complete has made the last batch durable, and there may be no
-            // other work for a minute.
+            // A complete checkpoint has made the last batch durable, and there may be no other work
+            // for a minute.
             self.mark_end()?;
         }
         work.answer();
         Ok(())
     }
 
-    /// Writes all records numbered below `come`, which were queued before this. Returns whether any
-    /// was.
+    /// Writes all records with numbers below `come`, which were queued before this call. Returns
+    /// true if there were any.
     fn write_pending_below(&mut self, come: u64) -> io::Result<bool> {
         let mut wrote_any = false;
         loop {
@@ -348,8 +351,8 @@ impl DeviceWriter {
         }
     }
 
-    /// Writes the next batch. Returns whether there was one, and the number below which all records
-    /// were taken.
+    /// Writes the next batch. Returns true if there was a batch, and the number below which all
+    /// records were taken.
     fn write_next_batch(&mut self, take: Take) -> io::Result<(bool, u64)> {
         let (batch, taken_below) = self.take_batch(take);
         let any = !batch.is_empty();
@@ -361,14 +364,15 @@ impl DeviceWriter {
         Ok((any, taken_below))
     }
 
-    /// Writes the pending records, in the place of the thread.
+    /// Writes the pending records, in place of the thread.
     #[cfg(all(test, loom))]
     pub(crate) fn write_pending(&mut self) {
         let (batch, _) = self.take_batch(Take::All);
         self.write_batch(batch).unwrap();
     }
 
-    /// Takes the next batch: the records that still fit into the open segment, if any does.
+    /// Takes the next batch: the records that still fit into the open segment, or a full batch if
+    /// none fits.
     fn take_batch(&self, take: Take) -> (Vec<Arc<Pending>>, u64) {
         let is_log = self.stripe.medium.geometry.family == Family::Log;
         let now = self.stripe.medium.clock.monotone();
@@ -386,8 +390,8 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Writes behind the last batch, which is durable, that it is, where an index depends on lists.
-    /// No caller waits for the mark itself: it matters only if that batch is damaged later.
+    /// Writes an end mark behind the last batch, which is durable, if an index depends on lists. No
+    /// caller waits for the mark itself: it matters only if that batch is damaged later.
     fn mark_end(&mut self) -> io::Result<()> {
         let is_log = self.stripe.medium.geometry.family == Family::Log;
         if !is_log && !self.stripe.index.id.policy.kind.keeps_lists() {
@@ -402,7 +406,7 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// The device has failed: drops all queued records and other work.
+    /// Drops all queued records and other work, because the device has failed.
     fn give_up(&mut self) {
         self.drop_under_way();
         self.stripe.abandon();
@@ -413,13 +417,14 @@ impl DeviceWriter {
 
     // -- checkpoints and superblocks -----------------------------------------------------------
 
-    /// Segments after which the index is saved. Recovery reads this many footers, and those of the
-    /// segments written while the index is being saved.
+    /// Segments after which the index is saved. Recovery reads this many footers, and the footers
+    /// of the segments that are written while the index is being saved.
     fn checkpoint_segments(&self) -> u64 {
         (self.stripe.medium.geometry.segments / 8).clamp(2, 200)
     }
 
-    /// Writes a part at a time between batches, so that other work has nine tenths of the device.
+    /// Writes a part at a time between batches, so that other work has nine tenths of the device
+    /// time.
     fn pace_checkpoint(&mut self, behind_batch: bool) -> io::Result<()> {
         let is_time = self.segments_since_checkpoint >= self.checkpoint_segments()
             || self.unsaved() >= UNSAVED_BEGIN
@@ -440,7 +445,7 @@ impl DeviceWriter {
     }
 
     /// Writes the next part, or queues it as a side write while a batch is in flight. The records
-    /// of that batch need not be in the part: replay begins before them.
+    /// of that batch need not be in the part: the replay starts before them.
     fn step_checkpoint(&mut self) -> io::Result<()> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
@@ -463,8 +468,7 @@ impl DeviceWriter {
         }
     }
 
-    /// How much of its room for positions that wait for a checkpoint the fullest shard uses, in
-    /// 1/100.
+    /// Use of the buffer for positions that wait for a checkpoint, in 1/100, in the fullest shard.
     fn unsaved(&self) -> usize {
         if !self.stripe.index.shape.stays_on_disk() {
             return 0;
@@ -474,9 +478,9 @@ impl DeviceWriter {
         unsaved.max().unwrap_or(0)
     }
 
-    /// Makes room before a batch, without pauses: a position that finds no room would be forgotten.
+    /// Frees room before a batch, without pauses: a position that finds no room would be forgotten.
     fn save_what_is_full(&mut self) -> io::Result<()> {
-        // The checkpoint in progress may lack the newest positions; the one after it has them.
+        // The checkpoint in progress may lack the newest positions; the next checkpoint has them.
         for _ in 0..2 {
             if self.unsaved() < UNSAVED_MAX {
                 break;
@@ -492,13 +496,13 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// The next one, begun now.
+    /// Starts the next checkpoint now.
     pub(crate) fn new_checkpoint(&mut self) -> Checkpoint {
         let serial = self.superblock.checkpoint_serial + 1;
         self.journal.checkpoint_began(serial);
         self.removes_before_checkpoint = self.journal.next_ordinal();
-        // Drawn before the first shard is saved: every remove with a higher version is applied
-        // again by recovery, so it does not matter whether a shard was saved before or after it.
+        // Drawn before the first shard is saved: recovery applies every remove with a higher
+        // version again, so it does not matter if a shard was saved before or after the remove.
         let next_version = self.stripe.draw_version().0;
         let stripe = &self.stripe;
         Checkpoint::begin(
@@ -511,7 +515,7 @@ impl DeviceWriter {
         )
     }
 
-    /// The next checkpoint is begun as soon as the thread looks for work.
+    /// Lets the next checkpoint start as soon as the thread looks for work.
     pub(crate) fn save_index_soon(&mut self) {
         self.segments_since_checkpoint = self.checkpoint_segments();
     }
@@ -542,7 +546,7 @@ impl DeviceWriter {
         self.write_superblock(clean)?;
         self.let_removals_go_on();
         if self.stripe.index.shape.stays_on_disk() {
-            // Published first: a shard may drop a position only when readers look into the new
+            // Publish first: a shard may drop a position only when readers look into the new
             // checkpoint.
             self.stripe
                 .index
@@ -568,7 +572,7 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Everything to disk, the index saved, the superblock marked clean.
+    /// Writes all data to disk, saves the index, and marks the superblock clean.
     fn close(&mut self) -> io::Result<()> {
         self.wait_for_write()?;
         self.checkpoint = None;
@@ -580,8 +584,8 @@ impl DeviceWriter {
         self.complete_checkpoint(&checkpoint, true)
     }
 
-    /// Writes to both copies which devices take part. If only one copy had it and were lost, a
-    /// device that has failed would count again.
+    /// Writes the member devices to both superblock copies. If only one copy had them and were
+    /// lost, a device that has failed would count again.
     fn tell_members(&mut self, asked: &mut Vec<Promise<bool>>) -> io::Result<()> {
         if asked.is_empty() {
             return Ok(());

@@ -1,18 +1,18 @@
-//! Readmission: records in use are copied to the head of the log before the head overwrites them.
+//! Readmission: records in use are copied to the log head before the head overwrites them.
 //!
-//! The log forgets the oldest records, not the least used. While one segment is being filled, the
-//! writer looks through the next one, whose records are the oldest. It copies those that were used
-//! lately to the head, so that they stay for another lap.
+//! The log evicts the oldest records, not the least used. While a segment is being filled, the
+//! writer searches the next segment, which has the oldest records. It copies the records that were
+//! used lately to the head, so that they stay for another lap.
 //!
 //! Called by `writer` after each batch. A record in memory is copied from there, others are read.
 //!
-//! Invariants: a copy keeps its version and gets a MAC of its own, because the MAC covers the
-//! place. It is written only if no newer version of its name exists, and recorded only if the entry
-//! still points to the original. One thread writes all batches, so no batch falls between the two
-//! checks, and a copy never lies behind a newer version of its name. At most a quarter of a lap is
-//! copied, so the log always makes room.
-//! Cost: a list a segment; at most a read a copy, and one more for each equal tag further on. After
-//! a batch no more is read than the next batch has room for.
+//! Invariants: a copy keeps the version and gets a new MAC, because the MAC covers the place. It is
+//! written only if no newer version of the name exists, and recorded only if the entry still points
+//! to the original. A single thread writes all batches, so no batch is written between the two
+//! checks, and a copy is never stored behind a newer version of the name. At most a quarter of a
+//! lap is copied, so the log always makes room.
+//! Cost: a list for each segment; at most a read for each copy, and one more for each equal tag
+//! further on. After a batch the reads are limited to the room in the next batch.
 
 use std::io;
 use std::sync::Arc;
@@ -27,15 +27,15 @@ use crate::memory::{Pinned, Reservation};
 use crate::record::Record;
 use crate::shard::Pending;
 
-/// A segment gives at most this part of its bytes to copies.
+/// At most 1/4 of the bytes in a segment are copied.
 const COPIED_SHARE: u64 = 4;
 
 /// The segment that will be opened next.
 struct Victim {
-    /// Of its last opening.
+    /// Cursor for the last opening.
     cursor: Cursor,
     listed: Vec<Listed>,
-    /// The first of `listed` that was not looked at yet.
+    /// Index of the first line in `listed` that was not visited yet.
     next: usize,
     copied_bytes: u64,
     _reservation: Reservation,
@@ -45,13 +45,13 @@ struct Victim {
 #[derive(Default)]
 pub(crate) struct Readmission {
     victim: Option<Victim>,
-    /// The segment last begun with, so that one that cannot be read is not tried again.
+    /// The segment that was started last, so that a segment that cannot be read is not tried again.
     begun: Option<Cursor>,
 }
 
 impl DeviceWriter {
-    /// Copies the records in use of the segment that the head reaches next. The pass through that
-    /// segment keeps pace with the filling of the open one.
+    /// Copies the records in use from the segment that the head reaches next. The pass through that
+    /// segment keeps pace with the filling of the open segment.
     pub(super) fn readmit(&mut self) -> io::Result<()> {
         let Some(mut readmission) = self.readmission.take() else {
             return Ok(());
@@ -64,8 +64,8 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Whether a batch of so many copies fits into the open segment. If not it may be too late for
-    /// them: the next segment is their own.
+    /// Returns true if a batch of `count` copies fits into the open segment. If not, it may be too
+    /// late for these copies, because the next segment is the segment that they are in.
     fn has_room(&self, count: usize, bytes: usize) -> bool {
         let batch = self.stripe.log.alignment().batch(count, bytes);
         self.log.fits(count, bytes) && batch <= self.buffer.len()
@@ -84,7 +84,7 @@ impl DeviceWriter {
         };
         let alignment = self.stripe.log.alignment();
         let segment_bytes = u64::from(self.stripe.medium.geometry.segment_bytes);
-        // A batch ahead of the head, so that all were looked at when the segment is full.
+        // A batch ahead of the head, so that all lines were visited when the segment is full.
         let ahead = u64::from(self.log.cursor.used) + self.buffer.len() as u64;
         let filled = ahead.min(segment_bytes);
         let lines = victim.listed.len() as u64;
@@ -93,7 +93,7 @@ impl DeviceWriter {
         let (mut copies, mut copied) = (Vec::new(), 0);
         while victim.next < end && victim.copied_bytes < most {
             let listed = victim.listed[victim.next];
-            // What has no place in this batch is looked at behind the next.
+            // A record without room in this batch is visited after the next batch.
             let bytes = copied + listed.length as usize * alignment.record(1);
             if !self.has_room(copies.len() + 1, bytes) {
                 return copies;
@@ -110,10 +110,10 @@ impl DeviceWriter {
         copies
     }
 
-    /// The segment behind the open one, as it was last opened, if it ever was.
+    /// The segment behind the open segment, as of the last opening, if it was ever opened.
     fn next_victim(&self) -> Option<Cursor> {
         let (segment, next_lap) = self.log.following();
-        // What it holds is of the lap before.
+        // The data in it is from the previous lap.
         let lap = next_lap.checked_sub(1)?;
         let place = self
             .stripe
@@ -142,8 +142,8 @@ impl DeviceWriter {
         })
     }
 
-    /// A copy of what `listed` says lies in the segment of `cursor`, if it is in use and the newest
-    /// of its name.
+    /// A copy of the `listed` record in the segment of `cursor`, if it is in use and the newest
+    /// version of the name.
     fn copy(&self, cursor: Cursor, listed: &Listed) -> Option<Arc<Pending>> {
         let stripe = &self.stripe;
         let unit = u64::from(listed.offset);
@@ -157,8 +157,8 @@ impl DeviceWriter {
             let in_use = used == Some(true) || log.is_hot(key, at, stripe.log.head());
             (in_use.then_some(newer)?, hot)
         };
-        // An equal tag further on can be a newer version whose put did not name the version it
-        // replaces.
+        // An equal tag further on can be a newer version, if the put did not name the version that
+        // it replaces.
         if !newer.iter().all(|window| stripe.is_of_other(key, *window)) {
             return None;
         }
@@ -177,13 +177,15 @@ impl DeviceWriter {
         right.then(|| copied(record, at))
     }
 
-    /// Objects of more than one record are not: the head alone would be no use without the others.
+    /// Returns true if `record` is worth copying. Objects with more than one record are not: the
+    /// head is useless without the other records.
     fn worth_copying(&self, record: &Record) -> bool {
         let fields = &record.fields;
         let useless = fields.useless_after != 0
             && fields.useless_after <= self.stripe.medium.clock.unix_millis() / 1000;
         let whole = fields.total == Some(record.content_bytes() as u64) && !fields.incomplete;
-        // What bans have taken away, or made stale, stays behind: they count on it.
+        // Records that bans have removed or made stale must not be copied, because a ban is
+        // forgotten when the head has wrapped.
         whole && !useless && !self.stripe.bans.judge(record).is_barred()
     }
 }
@@ -195,7 +197,7 @@ fn copied(record: RecordHandle, from: LogPos) -> Arc<Pending> {
         record.metadata.len(),
         record.content_bytes(),
     );
-    // A record that was read holds its own reservation; a hot one is accounted for by the hot
+    // A record that was read holds a separate reservation; a hot record is accounted for by the hot
     // objects.
     Arc::new(Pending::copy(record, record_bytes, from))
 }

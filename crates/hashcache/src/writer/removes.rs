@@ -1,17 +1,18 @@
-//! Removes: of names, and by bans; and when a ban may be forgotten.
+//! Removes: by name and by bans; and when a ban may be forgotten.
 //!
 //! Called by `writer` before each batch; calls `disk/journal` and `disk/table`.
 //!
-//! Invariant: a caller that waits for a remove gets its answer when the remove is durable, and not
+//! Invariant: a caller that waits for a remove gets the answer when the remove is durable, and not
 //! before. A ban is forgotten when no record older than it can be read any more: in the log when
-//! the head has wrapped, in the Disk Table when a pass over all sets has cleared what bans hide.
-//! Cost: in the log, one write and one sync for all queued removes of names; in the Disk Table a
-//! read and a write each, in rounds of [`ROUND`], and a sync a round. One write more for all bans.
-//! Then the writer leaves the device to other work for nine times as long as that took (three times
-//! in the Disk Table). So any number of removes a second takes a tenth of the device (a quarter),
-//! and a remove in the log waits for a second at most. It waits longer only if removes of names are
-//! so fast that the journal is full before a checkpoint is complete, which takes a tenth of the
-//! device too.
+//! the head has wrapped, in the Disk Table when a pass over all sets has cleared the objects that
+//! bans hide.
+//! Cost: in the log, a write and a sync for all queued removes of names; in the Disk Table a read
+//! and a write for each remove, in rounds of [`ROUND`], and a sync for each round. One more write
+//! for all bans. Then the writer leaves the device to other work for nine times as long as that
+//! took (three times in the Disk Table). So any rate of removes takes a tenth of the device time (a
+//! quarter), and a remove in the log waits for a second at most. It waits longer only if removes of
+//! names are so fast that the journal is full before a checkpoint is complete; the checkpoint takes
+//! a tenth of the device time, too.
 
 use std::io;
 use std::time::Duration;
@@ -26,43 +27,43 @@ use crate::key::KeyHash;
 use crate::object::Version;
 use crate::write_queue::{Caller, NAME_BYTES, Removal, Removing};
 
-/// After removes were written, others have the device for this many times as long as it took.
+/// After removes were written, other work has the device for this many times as long as it took.
 const REST: u32 = 9;
-/// The same in the Disk Table, where a name costs a read, and a round has few names.
+/// As [`REST`], in the Disk Table, where a name costs a read, and a round has few names.
 const TABLE_REST: u32 = 3;
-/// A put or a flush waits no longer for a round in the Disk Table than for this, one name, and one
-/// set of a hidden range if there is any.
+/// Longest wait of a put or a flush for a round in the Disk Table, plus a name, and a set of a
+/// hidden range if there is any.
 const ROUND: Duration = Duration::from_millis(10);
 /// Sets of hidden ranges that closing a store waits for: a few seconds on a slow disk.
 const CLOSING_SETS: u64 = 256;
 /// Names in a round in the log: 25 blocks of the journal.
 const NAMES_AT_ONCE: usize = 4_096;
-/// Work that takes less is not followed by a rest: it delays no other work noticeably.
+/// Shorter work is not followed by a rest: it delays no other work noticeably.
 const SHORT: Duration = Duration::from_millis(2);
-/// Most rest: a second is the longest that an invalidation may take to become durable.
+/// Longest rest: an invalidation must become durable within a second.
 const REST_MAX: Duration = Duration::from_millis(750);
 
-/// A soft ban is kept for so long where it can be forgotten only when the objects that it made
-/// stale are removed: an object not requested for a day is not worth confirming.
+/// How long a soft ban is kept if it can be forgotten only when the objects that it made stale are
+/// removed: an object that was not requested for a day is not worth confirming.
 const SOFT_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Longest pause between two sets of a pass: closing the store waits for it.
+/// Longest pause between two sets of a pass. It is short because closing the store waits for it.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// The Disk Table being read for what bans have taken away.
+/// A pass over the Disk Table that clears the objects that bans have removed.
 pub(super) struct BansPass {
     next: SetId,
-    /// Bans up to these versions are done with when all sets are.
+    /// Bans up to these versions can be forgotten when all sets are done.
     gone_upto: Version,
     stale_upto: Version,
     due: Duration,
 }
 
-/// A range of keys being cleared, because removes without memory have hidden it.
+/// A key range that is being cleared, because removes without memory have hidden it.
 pub(super) struct RangePass {
     range: KeyRange,
-    /// Versions below this one go.
+    /// Older versions than this are cleared.
     below: Version,
-    /// The next set, and the last.
+    /// The next set, and the last set.
     next: SetId,
     last: SetId,
 }
@@ -119,7 +120,7 @@ impl DeviceWriter {
         }
     }
 
-    /// Takes at most `most` removes out of the queue. Returns whether any is to be written.
+    /// Takes at most `most` removes out of the queue. Returns true if there are any to write.
     fn take_removals(&mut self, most: usize) -> bool {
         self.let_in();
         let mut taken = self.stripe.queue.take_removals(most);
@@ -127,8 +128,8 @@ impl DeviceWriter {
         !self.removals.is_empty()
     }
 
-    /// One round, which keeps other work waiting no longer than [`ROUND`] where each name costs a
-    /// read.
+    /// Writes a round of removes. If each name costs a read, other work waits no longer than
+    /// [`ROUND`].
     fn write_some_removals(&mut self, all: bool) -> io::Result<()> {
         let begun = self.stripe.medium.clock.monotone();
         match self.stripe.medium.geometry.family {
@@ -142,8 +143,8 @@ impl DeviceWriter {
                 }
             }
             Family::Table => {
-                // From the first one on: what the caller has taken is told to be durable below,
-                // too.
+                // Starts at the first remove, because all removes that were taken are reported as
+                // durable below.
                 let mut cleared = 0;
                 loop {
                     let took = self.stripe.medium.clock.monotone().saturating_sub(begun);
@@ -167,8 +168,8 @@ impl DeviceWriter {
             let lines = self.stripe.bans.lines();
             self.write_bans(&lines)?;
         }
-        // Where nothing was cleared, a slot that another record has taken may still have to be made
-        // durable.
+        // Even if nothing was cleared, a slot that another record has taken may still have to be
+        // made durable.
         if self.unsynced_bytes > 0 || self.stripe.medium.geometry.family == Family::Log {
             self.sync()?;
         }
@@ -179,8 +180,8 @@ impl DeviceWriter {
             any_waiting |= shard.hidden.any_waiting();
         }
         if any_waiting {
-            // `next_range` passes over a range that is hidden again before the end of its pass, and
-            // has taken the flag for it.
+            // `next_range` skips a range that is hidden again before the pass over it is done, and
+            // has cleared the flag for it.
             self.stripe.queue.clear_hidden();
         }
         let now = self.stripe.medium.clock.monotone();
@@ -200,7 +201,7 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Clears the slots of a name that is removed.
+    /// Clears the slots of a removed name.
     fn clear_name(&mut self, what: Removing) -> io::Result<()> {
         let Removing::Name(removed) = what else {
             return Ok(());
@@ -212,8 +213,8 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// Clears ranges of keys that removes without memory have hidden, set by set, until the round
-    /// is over: one set at least, because names may come without end.
+    /// Clears key ranges that removes without memory have hidden, set by set, until the round is
+    /// over. At least a set in each round, because names may arrive without pause.
     fn clear_hidden(&mut self, begun: Duration) -> io::Result<()> {
         loop {
             let Some(mut pass) = self.range_pass.take().or_else(|| self.next_range()) else {
@@ -240,10 +241,10 @@ impl DeviceWriter {
         Ok(())
     }
 
-    /// The next range to be cleared, if any is hidden.
+    /// The next range to clear, if any is hidden.
     fn next_range(&mut self) -> Option<RangePass> {
         let stripe = &self.stripe;
-        // Before the look: what is hidden behind it says so again.
+        // Take the flag before the look: a range that is hidden later sets the flag again.
         if !stripe.queue.takes_hidden() {
             return None;
         }
@@ -267,8 +268,8 @@ impl DeviceWriter {
         is_table && self.stripe.views().any(|shard| shard.hidden.any_waiting())
     }
 
-    /// Before the store is closed: no opening knows which ranges were hidden. If they cannot be
-    /// cleared quickly, a ban takes everything away that is older.
+    /// Handles hidden ranges before the store is closed: the next open does not know which ranges
+    /// were hidden. If they cannot be cleared quickly, a ban removes all older objects.
     pub(super) fn clear_or_bar_hidden(&mut self) -> io::Result<()> {
         if self.stripe.medium.geometry.family == Family::Log {
             return Ok(());
@@ -293,7 +294,7 @@ impl DeviceWriter {
         let lines = self.stripe.bans.lines();
         self.write_bans(&lines)?;
         self.sync()?;
-        // The ban hides them now, but not what was removed since.
+        // The ban hides these ranges now, but not the names that were removed since.
         self.range_pass = None;
         self.stripe.queue.takes_hidden();
         let mut any_waiting = false;
@@ -367,10 +368,10 @@ impl DeviceWriter {
         self.journal.wants_checkpoint(completed)
     }
 
-    /// Has all removes but the first `written` names wait for a checkpoint, which is written beside
-    /// other work. Written at once it would keep all others from the device: removes of made-up
-    /// names, as fast as a client can ask for them, would leave the device no time for anything
-    /// else.
+    /// Makes all removes except the first `written` names wait for a checkpoint, which is written
+    /// in the background. If the checkpoint were written at once, it would block all other work on
+    /// the device: with removes of made-up names at full speed, a client could leave the device no
+    /// time for anything else.
     fn hold_back(&mut self, written: usize) {
         self.removals_are_held = true;
         let mut names = 0;
@@ -384,7 +385,7 @@ impl DeviceWriter {
         self.stripe.queue.put_back(held, Duration::MAX);
     }
 
-    /// A checkpoint is complete: there may be room in the journal again.
+    /// Lets removes continue after a complete checkpoint, if there is room in the journal again.
     pub(super) fn let_removals_go_on(&mut self) {
         if self.removals_are_held && !self.journal_needs_checkpoint() {
             self.removals_are_held = false;
@@ -393,9 +394,9 @@ impl DeviceWriter {
         }
     }
 
-    /// Makes the bans of `lines`, which are all that are in force, durable.
+    /// Makes the bans in `lines`, which are all bans in force, durable.
     pub(crate) fn write_bans(&mut self, lines: &[BanLine]) -> io::Result<()> {
-        // Where bans go, a store from before there were any may have removes.
+        // A store from before bans may have removes in the area for bans.
         let displaced = self.journal.take_displaced();
         if !displaced.is_empty() {
             self.journal_names(&displaced, true)?;
@@ -404,8 +405,8 @@ impl DeviceWriter {
         self.journal.write_bans(&self.stripe.medium, lines)
     }
 
-    /// Before the journal's ring overwrites removes below `below`: they must be held by two
-    /// checkpoints, and an opening without any must know that it may not go further back.
+    /// Prepares the journal ring to overwrite removes below `below`: they must be in two
+    /// checkpoints, and an open without a checkpoint must not restore older records.
     fn forget_removes(&mut self, below: u64) -> io::Result<()> {
         while self.journal_needs_checkpoint() {
             self.run_checkpoint()?;
@@ -415,9 +416,9 @@ impl DeviceWriter {
         self.write_superblock(false)
     }
 
-    // -- what bans have left to do --------------------------------------------------------------
+    // -- forgetting bans -------------------------------------------------------------------------
 
-    /// Takes bans further on their way to be forgotten, if there are any.
+    /// Advances the bans, if any, towards the stage in which they are forgotten.
     pub(super) fn outlive_bans(&mut self) -> io::Result<()> {
         if self.stripe.bans.is_empty() {
             self.bans_pass = None;
@@ -425,13 +426,13 @@ impl DeviceWriter {
         }
         let unsettled = self.stripe.bans.any_unsettled();
         if unsettled {
-            // What was taken out of the queue is to be written, not under way.
+            // Records that were taken out of the queue must be written, not in flight.
             self.wait_for_write()?;
         }
         let stripe = &self.stripe;
         let now = stripe.medium.clock.monotone();
         if unsettled {
-            // In this order: a put that ends later has queued its record before it ends.
+            // In this order: a put that finishes later has queued its record before it finishes.
             let begun = stripe.oldest_begun();
             let (come, taken) = stripe.queue.come_and_taken();
             let open = (self.log.cursor.stamp, now);
@@ -451,7 +452,7 @@ impl DeviceWriter {
         }
     }
 
-    /// Clears the next set's slots that bans have taken away.
+    /// Clears the slots in the next set that bans have removed.
     fn pass_over_table(&mut self, now: Duration) -> io::Result<()> {
         let stripe = std::sync::Arc::clone(&self.stripe);
         let mut pass = match self.bans_pass.take() {
@@ -488,7 +489,7 @@ impl DeviceWriter {
             self.bans_pass = Some(pass);
             return Ok(());
         }
-        // On disk before the bans that said so are no longer.
+        // The cleared slots must be on disk before the bans are forgotten.
         self.sync()?;
         stripe.let_go_of_barred();
         stripe.bans.forget(pass.gone_upto, pass.stale_upto);

@@ -1,4 +1,4 @@
-//! The order of the writer's calls, seen from the device.
+//! The order of the writer's calls, as the device sees it.
 
 #![cfg(not(loom))]
 
@@ -40,8 +40,8 @@ fn put(cache: &Cache, name: &[u8], metadata: &str, content: usize) {
 
 // -- the log ----------------------------------------------------------------------------------
 
-/// Whether a write of `length` bytes at `at` goes over a place of the log where the lap before may
-/// still be read.
+/// Returns true if a write of `length` bytes at `at` overwrites a place in the log where the
+/// previous lap may still be read.
 fn writes_over_what_is_live(stripe: &Stripe, at: u64, length: usize) -> bool {
     let geometry = &stripe.medium.geometry;
     let unit_bytes = u64::from(geometry.unit_bytes);
@@ -82,7 +82,7 @@ fn nothing_of_the_log_is_written_over_before_the_head_has_passed_it() {
                     early.fetch_add(usize::from(is_early), Ordering::Relaxed);
                 }
             });
-            // Batches small and large, so that segments end at many distances from their footers.
+            // Batches small and large, so that segments stop at many distances from their footers.
             for n in 0..4_000_u64 {
                 let content = [300, 15_000, 40_000][usize::try_from(n % 3).unwrap()];
                 put(&cache, &(n % 40).to_le_bytes(), "m", content);
@@ -105,7 +105,7 @@ fn nothing_of_the_log_is_written_over_before_the_head_has_passed_it() {
     }
 }
 
-/// Recovery relies on it where an index names windows of several records.
+/// Recovery relies on it if an index names windows with several records.
 #[test]
 fn no_batch_has_two_records_of_one_name_however_many_threads_put_it() {
     for grouped in [false, true] {
@@ -125,7 +125,7 @@ fn no_batch_has_two_records_of_one_name_however_many_threads_put_it() {
                             group: n % 2,
                             ..Put::metadata("m")
                         };
-                        // A newer one may come first.
+                        // A newer put may supersede this put.
                         let _ = cache.put(&((n + thread) % 5).to_le_bytes(), put, b"content");
                         assert!(n % 3 < 2 || cache.flush().wait());
                     }
@@ -162,7 +162,7 @@ fn no_batch_has_two_records_of_one_name_however_many_threads_put_it() {
     }
 }
 
-/// A device on which the writes of the other thread take long.
+/// A device with slow writes from the other thread.
 struct SlowBeside {
     inner: MemoryDevice,
     in_flight: AtomicUsize,
@@ -236,8 +236,9 @@ fn a_sync_makes_the_batch_durable_that_the_other_thread_is_writing() {
 
 // -- removes ----------------------------------------------------------------------------------
 
-/// In the Disk Table lookups skip a name until its slot is cleared. Between the first remove's
-/// clearing and its end, a newer version is written and removed: its slot is cleared only later.
+/// In the Disk Table lookups skip a name until its slot is cleared. Between the clearing for the
+/// first remove and its answer, a newer version is written and removed: that slot is cleared only
+/// later.
 #[test]
 fn a_remove_that_is_done_leaves_a_later_one_of_the_name_in_force() {
     let tables = [
@@ -263,13 +264,13 @@ fn a_remove_that_is_done_leaves_a_later_one_of_the_name_in_force() {
         let found = |cache: &Cache| cache.get(b"name").wait().map(|it| it.metadata().clone());
         put(&cache, b"name", "first", 100);
         assert!(cache.flush().wait());
-        // While the writing thread is at something else, all of this is queued.
+        // All of this is queued while the writer thread is busy.
         let (queued, removes) = (cache.clone(), Arc::new(Mutex::new(Vec::new())));
         let later = {
             let (cache, device, answers) =
                 (cache.clone(), Arc::clone(&device), Arc::clone(&answers));
             let (table, removes) = (table.clone(), Arc::clone(&removes));
-            // The bans are written behind the records that were pending.
+            // The bans are written after the pending records.
             move || {
                 removes.lock().unwrap().push(cache.remove(b"name"));
                 answers.lock().unwrap().push(found(&cache));

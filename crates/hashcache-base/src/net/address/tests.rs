@@ -1,4 +1,4 @@
-//! The table of verdicts, and what prefixes and ports look like.
+//! The table of verdicts, and the syntax of prefixes and ports.
 
 use super::*;
 use crate::net::own_domain::AllowedDestination;
@@ -324,7 +324,7 @@ fn a_domain_of_the_own_network_may_have_private_addresses_and_no_other_name_may(
             );
         }
     }
-    // This machine, links, what is denied, and what no machine has.
+    // This machine, links, denied addresses, and addresses that no machine has.
     for address in [
         "127.0.0.1",
         "::1",

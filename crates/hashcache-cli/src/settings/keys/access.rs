@@ -134,5 +134,5 @@ static KEYS: &[Key] = &[
 ];
 
 /// Squid's Safe_ports: http, https, ftp, gopher, wais, http-mgmt, gss-http, FileMaker, multiling
-/// http, and those without registration. A client cannot make the proxy speak to a mail server.
+/// http, and all unregistered ports. A client cannot make the proxy connect to a mail server.
 const SAFE_PORTS: &str = "80, 443, 21, 70, 210, 280, 488, 591, 777, 1024-65535";

@@ -8,7 +8,7 @@ use crate::settings::key::{Accepts, Kind, Shown, Type};
 use crate::settings::values::PlaceBy;
 use crate::settings::words::one_of;
 
-/// The type of a choice, from its words.
+/// The type of a choice, from the words.
 macro_rules! choice {
     ($name:ident: $type:ty, $placeholder:literal, $words:expr) => {
         pub const $name: Type<$type> = Type {

@@ -1,11 +1,11 @@
-//! The table `[limits]`: bounds on what one client or origin may take.
+//! The table `[limits]`: bounds on the resources that a client or origin may take.
 //!
-//! The defaults are those of `hashcache_proxy::Limits`, whose comments give the reasons.
+//! The defaults are from `hashcache_proxy::Limits`; the comments there give the reasons.
 
 use super::types::{COUNT, MEMORY_SIZE, PERCENT, POSITIVE_TIME, SIZE, TIME};
 use crate::settings::key::{Key, Section};
 
-/// A row of the table, which is called like its field.
+/// A row of the table, with the name of the field.
 macro_rules! limit {
     ($field:ident, $type:expr) => {
         one!(

@@ -1,12 +1,12 @@
-//! All settings, a row each; `key` says what a row holds.
+//! All settings, a row each; `key` describes the contents of a row.
 //!
 //! To add a setting, add a row to the file of its section, and a field for its value to the struct
 //! that uses it: `Startup` or `Reloadable` of the proxy, `Engine`, or `Values`. Files, variables
-//! and flags have it then; `cargo xtask docs` writes the documents.
+//! and flags then have the setting; `cargo xtask docs` writes the documents.
 //!
 //! Invariant: no two rows have the same name.
 
-/// When a changed value applies: the part of `Values` that holds it decides.
+/// The time at which a changed value applies: it depends on the part of `Values` with the field.
 macro_rules! applies {
     (startup) => {
         crate::settings::key::Applies::AtStart
@@ -19,7 +19,7 @@ macro_rules! applies {
     };
 }
 
-/// A key with one value: name, field of `Values`, type.
+/// A key with a single value: name, field of `Values`, type.
 macro_rules! one {
     ($name:expr, $part:ident $(. $field:ident)*, $type:expr) => {
         crate::settings::key::Key::new(
@@ -35,7 +35,7 @@ macro_rules! one {
     };
 }
 
-/// A key with one value, or none.
+/// A key with a value that may be unset.
 macro_rules! optional {
     ($name:expr, $part:ident $(. $field:ident)*, $type:expr) => {
         crate::settings::key::Key::new(
@@ -114,20 +114,20 @@ pub fn keys() -> impl Iterator<Item = &'static Key> {
     SECTIONS.iter().flat_map(|section| section.keys)
 }
 
-/// A key found by name, with its correct spelling.
+/// A key found by name, with the correct spelling.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// The row.
     pub key: &'static Key,
-    /// The spelling: the key's own name, or that of its opposite.
+    /// The spelling: the name of the key or of its opposite.
     pub spelling: &'static str,
 }
 
 impl Found {
-    /// Reads `written` into `values`.
+    /// Parses `written` into `values`.
     ///
     /// # Errors
-    /// Every element of a list that is wrong.
+    /// Every wrong element of a list.
     pub fn read(&self, values: &mut Values, written: &Written) -> Result<(), Faults> {
         let opposite = match written {
             Written::One(word) if self.spelling != self.key.name => {
@@ -151,7 +151,7 @@ pub fn find(name: &str) -> Option<Found> {
     keys().find_map(found)
 }
 
-/// The key of the flag called `flag`, without its dashes in front.
+/// The key of the flag called `flag`, without dashes in front.
 #[cfg(test)]
 pub fn find_flag(flag: &str) -> Option<Found> {
     let key = keys().find(|key| key.flag_name().as_deref() == Some(flag))?;
@@ -170,17 +170,17 @@ pub fn spellings() -> impl Iterator<Item = &'static str> {
         .chain(opposites.map(|opposite| opposite.name))
 }
 
-/// Whether a key's name begins with `prefix`, which ends in a dot.
+/// Returns true if a key's name starts with `prefix`, which has a dot at the end.
 pub fn is_table(prefix: &str) -> bool {
     keys().any(|key| key.name.starts_with(prefix))
 }
 
-/// Whether `name` is a key that belongs to no table.
+/// Returns true if `name` is a key that belongs to no table.
 pub fn stands_above_tables(name: &str) -> bool {
     !name.contains('.') && find(name).is_some()
 }
 
-/// The hint for a key of the top level that stands behind the head of a table.
+/// The hint for a top-level key that is below the head of a table.
 pub fn move_up(name: &str) -> String {
     format!("`{name}` must stand above the first `[table]` of the file")
 }
@@ -206,7 +206,7 @@ pub fn unknown(name: &str) -> Fault {
     }
 }
 
-/// Parses each of `words`; the error names every wrong one.
+/// Parses each word in `words`; the error names every wrong word.
 fn each<C: FromIterator<T>, T>(
     words: &[String],
     read: fn(&str) -> Result<T, Fault>,

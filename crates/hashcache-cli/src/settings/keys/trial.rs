@@ -1,4 +1,4 @@
-//! A setting that only tests have: its row and its field are all that a setting needs.
+//! A setting that only tests have. It shows that a setting needs only a row and a field.
 
 use super::types::POSITIVE_TIME;
 use crate::settings::key::{Key, Section};

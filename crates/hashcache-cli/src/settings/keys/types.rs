@@ -1,7 +1,7 @@
-//! The types of the settings: how each is read and shown, and how documents describe it.
+//! The types of the settings: parser, formatter and description of each.
 //!
-//! One type serves all keys that mean the same kind of value, so they have the same syntax, bounds
-//! and errors. Choices between a few words are in `choices`.
+//! All keys with the same kind of value share a type, so they have the same syntax, bounds and
+//! errors. Choices between a few words are in `choices`.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -89,7 +89,7 @@ pub const WORKERS: Type<usize> = any(
 pub const PERCENT: Type<u8> = any("PERCENT", "a percentage from 1 to 100", share, |&share| {
     Shown::Number(share.into())
 });
-/// Thousandths.
+/// A percentage in thousandths.
 pub const THRESHOLD: Type<u16> = any(
     "PERCENT",
     "a percentage from 0.1% to 10%",
@@ -97,19 +97,19 @@ pub const THRESHOLD: Type<u16> = any(
     |&permille| Shown::Text(threshold_text(permille)),
 );
 
-/// Bytes.
+/// A size in bytes.
 pub const SIZE: Type<u64> = any("SIZE", "a size from 1", positive_size, |&bytes| {
     show_bytes(bytes)
 });
-/// Bytes in memory.
+/// A size in memory, bytes.
 pub const MEMORY_SIZE: Type<usize> = any("SIZE", "a size from 1", memory_size, |&bytes| {
     show_bytes(bytes as u64)
 });
-/// Bytes of an object, as the engine can size an index for.
+/// An object size in bytes, within the range for which the engine can size an index.
 pub const OBJECT_SIZE: Type<u32> = any("SIZE", "a size from 512 to 1GiB", object_size, |&bytes| {
     show_bytes(bytes.into())
 });
-/// Bytes of a slot.
+/// A slot size in bytes.
 pub const BLOCK: Type<u32> = any(
     "SIZE",
     "a power of two from 2KiB to 1MiB",
@@ -118,7 +118,7 @@ pub const BLOCK: Type<u32> = any(
 );
 
 pub const TIME: Type<Duration> = any("TIME", "a time, or 0", parse_time, show_duration);
-/// Whole seconds; a fraction is cut off.
+/// A time in whole seconds; a fraction is cut off.
 pub const SECONDS: Type<Seconds> = any(
     "TIME",
     "a time in whole seconds, or 0",
@@ -210,7 +210,7 @@ fn itself<T: FromStr<Err: Display>>(word: &str) -> Result<T, Fault> {
         .map_err(|error| Fault::new(format!("`{word}`: {error}")))
 }
 
-/// `validate`, or the time within which reloads are ignored.
+/// Parses `validate`, or the time within which reloads are ignored.
 fn reload(word: &str) -> Result<ClientReload, Fault> {
     match word {
         "validate" => Ok(ClientReload::Validate),
@@ -224,7 +224,7 @@ fn reload(word: &str) -> Result<ClientReload, Fault> {
     }
 }
 
-/// `satellite`, `lan`, or the longest wait.
+/// Parses `satellite`, `lan`, or the longest wait.
 fn wait(word: &str) -> Result<CollapseWait, Fault> {
     match word {
         "satellite" => Ok(CollapseWait::Satellite),
@@ -258,7 +258,7 @@ fn address(word: &str) -> Result<SocketAddr, Fault> {
     })
 }
 
-/// An address, which may say what is spoken there.
+/// Parses the address of a listener, optionally with a protocol.
 fn listen(word: &str) -> Result<Listen, Fault> {
     match word.parse() {
         Ok(listen) => Ok(listen),
@@ -270,7 +270,7 @@ fn listen(word: &str) -> Result<Listen, Fault> {
     }
 }
 
-/// The pin of a key for links.
+/// Parses the pin of a key for links.
 pub fn pin(word: &str) -> Result<Pin, Fault> {
     word.parse().map_err(|error: PinError| {
         Fault::new(format!("`{word}` is not a pin: {error}"))
@@ -278,7 +278,7 @@ pub fn pin(word: &str) -> Result<Pin, Fault> {
     })
 }
 
-/// A forwarded port.
+/// Parses a forwarded port.
 fn forward(word: &str) -> Result<LinkForward, Fault> {
     word.parse().map_err(|error: LinkForwardError| {
         Fault::new(format!("`{word}` is not a forwarded port: {error}"))
@@ -321,7 +321,7 @@ fn proxy_url(word: &str) -> Result<Origin, Fault> {
     })
 }
 
-/// A host without a port: a site has its names by whatever port leads here.
+/// Parses a host without a port: the names of a site are the same on every port.
 fn host(word: &str) -> Result<Host, Fault> {
     Host::parse(word).map_err(|_| {
         Fault::new(format!("`{word}` is not a host name"))
@@ -336,7 +336,8 @@ fn host_pattern(word: &str) -> Result<HostPattern, Fault> {
     })
 }
 
-/// The name is a pseudonym in `Via` and a token in `Cache-Status`; both allow this length.
+/// Parses a proxy name. It is a pseudonym in `Via` and a token in `Cache-Status`; both allow this
+/// syntax.
 fn name(word: &str) -> Result<String, Fault> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     if word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.bytes().all(fits) {
@@ -346,7 +347,7 @@ fn name(word: &str) -> Result<String, Fault> {
         .hint("use a letter, then letters, digits, `-`, `.` and `_`"))
 }
 
-/// A realm that needs no escapes in a `quoted-string` (RFC 9110, 5.6.4).
+/// Parses a realm that needs no escapes in a `quoted-string` (RFC 9110, 5.6.4).
 fn realm(word: &str) -> Result<String, Fault> {
     let is_bad = |c: char| !c.is_ascii() || c.is_ascii_control() || "\"\\".contains(c);
     if word.is_empty() || word.chars().any(is_bad) {
@@ -422,7 +423,7 @@ fn share(word: &str) -> Result<u8, Fault> {
     share.ok_or_else(|| Fault::new(format!("`{word}` is not a percentage from 1 to 100")))
 }
 
-/// Bounds of the engine when it sizes an index.
+/// Bounds of the engine for the object size from which it sizes an index.
 const OBJECT_SIZES: RangeInclusive<u32> = 512..=1 << 30;
 
 fn object_size(word: &str) -> Result<u32, Fault> {
@@ -441,7 +442,7 @@ fn object_size(word: &str) -> Result<u32, Fault> {
 /// Bounds of the engine for slots.
 const BLOCKS: RangeInclusive<u32> = 2 << 10..=1 << 20;
 
-/// Reads a size of blocks; `hashcache bench` does so too.
+/// Parses a slot size; `hashcache bench` also uses this.
 pub fn block(word: &str) -> Result<u32, Fault> {
     let size = u32::try_from(parse_size(word)?)
         .ok()
@@ -455,7 +456,7 @@ pub fn block(word: &str) -> Result<u32, Fault> {
     })
 }
 
-/// More threads than this make no proxy faster, and each costs memory for its stack.
+/// More threads than this make no proxy faster, and each thread costs memory for its stack.
 const WORKERS_MAX: usize = 1024;
 
 fn workers(word: &str) -> Result<usize, Fault> {

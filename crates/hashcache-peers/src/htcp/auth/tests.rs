@@ -1,4 +1,4 @@
-//! Tests of signatures: vectors of RFC 2202, and that each thing that is signed counts.
+//! Tests for signatures: vectors from RFC 2202, and a change in each signed field.
 
 use super::super::{Body, ClrReason, MINOR, Operation, Specifier, datagram, parse};
 use super::*;
@@ -160,7 +160,7 @@ fn both_ends_count() {
     for ends in wrong {
         assert_eq!(check(&datagram, &key(), &ends, NOW), Err(AuthError::Wrong));
     }
-    // A socket for both families shows IPv4 in IPv6.
+    // A dual-stack socket shows IPv4 addresses as IPv4-mapped IPv6.
     let mapped = Ends {
         source: "[::ffff:192.0.2.1]:4827".parse().unwrap(),
         destination,

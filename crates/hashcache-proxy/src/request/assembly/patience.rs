@@ -1,10 +1,11 @@
-//! How long a response waits for content that another request's fetch brings.
+//! Time limit on waiting for content from another request's fetch.
 //!
-//! Used by `assembly` while it follows such a fetch. Its own fetch is waited for until that ends.
+//! Used by `assembly` while it follows such a fetch. For a fetch that the assembly itself started,
+//! it waits until the fetch is over.
 //!
-//! Invariant: only time during which the next byte is not written counts, not time of this
+//! Invariant: only time during which the next byte is not written counts, not time spent by this
 //! response's client, disk or memory.
-//! Cost: a timer per piece of content that is not there yet.
+//! Cost: a timer for each piece of content that has not arrived yet.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -13,15 +14,15 @@ use bytes::Bytes;
 use hashcache::{Follower, ReadError};
 use tokio::time::{Instant, timeout};
 
-/// Content that must arrive within the time of a patience. A fetch that brings less is late, even
-/// if it brings something: 8 KB/s with the shortest patience, which a line of 64 kbit/s has.
+/// Content that must arrive within the time of a patience. A slower fetch is late, even if some
+/// bytes arrive: 8 KB/s with the shortest patience, which a line of 64 kbit/s has.
 const BYTES_MIN: u64 = 16 << 10;
 
 /// The patience with one fetch.
 pub(super) struct Patience {
     limit: Duration,
     left: Duration,
-    /// Content since `left` was whole.
+    /// Content since `left` was reset.
     received: u64,
 }
 
@@ -34,7 +35,7 @@ impl Patience {
         }
     }
 
-    /// The next piece of `follower`; `Err`: its fetch is late.
+    /// The next piece of `follower`; `Err`: the fetch is late.
     pub(super) async fn next(
         &mut self,
         follower: &mut Follower,
@@ -46,7 +47,7 @@ impl Patience {
                 if follower.waits_for_writer() {
                     return Err(Late);
                 } else {
-                    // The bytes are there: the disk is slow, or the client's memory is used up.
+                    // The bytes have arrived: the disk is slow, or the client's memory is used up.
                     self.renew();
                 }
                 continue;
@@ -67,5 +68,5 @@ impl Patience {
     }
 }
 
-/// A fetch has not brought its bytes in time.
+/// A fetch did not deliver the bytes in time.
 pub(super) struct Late;

@@ -1,7 +1,7 @@
-//! Clients that ask for one URL at once and check what they get.
+//! Clients that request one URL at once and check the responses.
 //!
-//! Invariant: each outcome tells framing and bytes apart: *whole* is what the framing says, *right*
-//! what the bytes are.
+//! Invariant: each outcome separates framing from content: *whole* is about the framing, *right* is
+//! about the bytes.
 
 use std::fmt::Write as _;
 use std::io;
@@ -18,39 +18,39 @@ use crate::content::{Content, verify};
 use crate::scenario::Verdict;
 use crate::{BodyEnd, Client, Gate};
 
-/// The clients and their requests.
+/// The clients and their request.
 #[derive(Clone, Debug)]
 pub(super) struct Crowd {
     proxy: SocketAddr,
     url: String,
     clients: usize,
-    /// What the body may be; a whole one must be one of these from end to end.
+    /// Permitted contents; a complete body must be equal to one of them.
     expected: Arc<[Content]>,
-    /// Opened when all have seen a byte of content.
+    /// Opened when all clients have received content.
     begun: Gate,
     seen: Arc<AtomicUsize>,
 }
 
-/// What one client got.
+/// Response to one client.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) status: u16,
     pub(super) own_page: bool,
-    /// What the framing said.
+    /// How the body was terminated according to the framing.
     pub(super) end: BodyEnd,
-    /// Which of the expected contents it was, as far as it came.
+    /// Index of the expected content that matches all bytes received.
     pub(super) content: Option<usize>,
     pub(super) bytes: u64,
-    /// Whether it was one of the expected contents and had its length.
+    /// True if the body is equal to an expected content, length included.
     pub(super) right: bool,
     pub(super) took: Duration,
     pub(super) complaints: Vec<String>,
-    /// There was no answer at all.
+    /// Set if there was no response.
     pub(super) error: Option<io::ErrorKind>,
 }
 
 impl Outcome {
-    /// A client takes this for the origin's content.
+    /// Returns true if a client would accept the response as complete origin content.
     pub(super) fn looks_whole(&self) -> bool {
         self.error.is_none() && !self.own_page && self.end != BodyEnd::Truncated
     }
@@ -77,12 +77,12 @@ impl Crowd {
         }
     }
 
-    /// Opens when every client has seen a byte of content.
+    /// Gate that opens when every client has received content.
     pub(super) fn begun(&self) -> &Gate {
         &self.begun
     }
 
-    /// All clients ask at once; returns when each has an answer or will get none.
+    /// All clients send the request at once; returns when each has a response or will get none.
     pub(super) async fn ask(&self) -> Outcomes {
         let mut asking = JoinSet::new();
         let since = Instant::now();
@@ -97,7 +97,7 @@ impl Crowd {
         }
     }
 
-    /// One asks for what is in the cache.
+    /// A single client requests the object from the cache only.
     pub(super) async fn only_if_cached(&self) -> Outcome {
         self.one("1.1", "Cache-Control: only-if-cached\r\n").await
     }
@@ -156,11 +156,11 @@ impl Crowd {
     }
 }
 
-/// Compares the responses with the allowed ones.
+/// Compares a response with the permitted contents.
 #[derive(Debug)]
 pub(super) struct Check {
     expected: Arc<[Content]>,
-    /// Which of them it can still be.
+    /// For each expected content, true if all bytes so far match it.
     possible: Vec<bool>,
     pub(super) bytes: u64,
 }
@@ -192,7 +192,7 @@ impl Check {
     }
 }
 
-/// What a crowd got.
+/// Responses to a crowd.
 #[derive(Debug)]
 pub(super) struct Outcomes {
     pub(super) outcomes: Vec<Outcome>,
@@ -205,7 +205,8 @@ impl Outcomes {
         self.outcomes.iter().filter(whole).count()
     }
 
-    /// What a client would take for whole must be right; answers must be clear.
+    /// Records a fault if a response looks complete but is wrong, is missing in time, or is
+    /// doubtful.
     pub(super) fn expect_no_lie(&self, verdict: &mut Verdict) {
         for outcome in &self.outcomes {
             if outcome.looks_whole() && !outcome.is_whole_and_right() {

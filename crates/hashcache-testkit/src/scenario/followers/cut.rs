@@ -1,8 +1,8 @@
-//! An origin that breaks off: the rest is fetched if that is safe, else every client sees the
-//! break.
+//! An origin that breaks off: the proxy fetches the rest if that is safe, otherwise every client
+//! can detect the break.
 //!
-//! Invariant: bytes of two versions are never joined; content that cannot be proved to be the same
-//! is not resumed.
+//! Invariant: bytes of two versions are never joined; a transfer is not resumed if the proxy cannot
+//! prove that the content is the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,44 +13,44 @@ use crate::content::{self, Content};
 use crate::scenario::Verdict;
 use crate::{BodyEnd, Gate, RawRequest, Script};
 
-/// How the length of the response is declared.
+/// Response framing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// With a Content-Length.
+    /// Content-Length.
     Length,
-    /// With chunks.
+    /// Chunks.
     Chunks,
-    /// By the end of the connection.
+    /// Connection close.
     Close,
 }
 
-/// What the origin offers to take up a broken transfer by.
+/// Validators and ranges that the origin offers for resuming a broken transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offers {
-    /// A strong ETag, and ranges: a cut must not be seen.
+    /// A strong ETag and ranges: no client may notice the cut.
     All,
-    /// The same, and the rest is cut once more halfway.
+    /// As `All`, but the rest is cut once more, halfway.
     AllCutTwice,
-    /// No validator; each answer is another version.
+    /// No validator; each response is another version.
     Nothing,
-    /// A weak ETag, which says nothing about bytes.
+    /// A weak ETag, which does not promise equal bytes.
     Weak,
     /// A strong ETag, but the next request meets another version.
     Changed,
     /// A strong ETag, but ranges are ignored: the whole content is sent again.
     Whole,
-    /// A strong ETag, and a range other than the one asked for.
+    /// A strong ETag, but a range other than the requested range.
     OtherRange,
-    /// A strong ETag, and an error instead of the rest.
+    /// A strong ETag, but an error instead of the rest.
     Error,
 }
 
-/// One way to break off.
+/// A way to break off.
 #[derive(Clone, Copy, Debug)]
 pub struct Cutting {
     told: Told,
     reset: bool,
-    /// Bytes of content before the break.
+    /// Content bytes before the break.
     at: u64,
     length: u64,
     offers: Offers,
@@ -100,7 +100,8 @@ impl Cutting {
                 }
             }
         }
-        // A FIN is the end of such a body, whatever the origin meant; only a reset can be detected.
+        // In such a body a FIN is always a valid end, whatever the origin intended; only a reset
+        // can be detected.
         for offers in [Offers::All, Offers::Nothing] {
             let (told, reset, at) = (Told::Close, true, length / 2);
             all.push(Self {
@@ -114,7 +115,7 @@ impl Cutting {
         all
     }
 
-    /// A few cases for quick tests: each offer, declared in one way and broken in another.
+    /// A few cases for quick tests: each offer, with one kind of break for each framing.
     pub fn few(length: u64) -> Vec<Self> {
         let all = Self::all(length);
         let is_few = |cutting: &&Self| {
@@ -136,7 +137,7 @@ impl Cutting {
         }
     }
 
-    /// Whether every client must get the whole.
+    /// Returns true if every client must get the complete content.
     fn must_succeed(&self) -> bool {
         matches!(self.offers, Offers::All | Offers::AllCutTwice) && self.told != Told::Close
     }
@@ -164,7 +165,7 @@ pub async fn play(play: &Play, cutting: &Cutting) -> Verdict {
     let (everybody, asked) = (Gate::new(), Arc::new(AtomicUsize::new(0)));
     let script = {
         let (cutting, versions) = (*cutting, versions.clone());
-        // Made beforehand: a proxy that waits too long for a head lets its followers go.
+        // Built in advance: if a response head is late, the proxy lets the followers go.
         let first = cutting.cut_off(&versions[0].bytes(), &everybody);
         move |request: &RawRequest| match asked.fetch_add(1, Ordering::Relaxed) {
             0 => first.clone(),
@@ -181,7 +182,8 @@ pub async fn play(play: &Play, cutting: &Cutting) -> Verdict {
     let before = (origin.request_count(), origin.bytes_written());
     let crowd = Crowd::new(play.proxy, origin.url(target), play.cut_clients, versions);
     let asking = crowd.ask();
-    // The break follows when all clients are there, or after a while if they cannot be counted.
+    // The break follows when all clients have received content, or after a time limit if they
+    // cannot be counted.
     let breaking = async {
         let patience = if cutting.at > 0 {
             BREAK_AFTER_MAX
@@ -212,14 +214,14 @@ pub async fn play(play: &Play, cutting: &Cutting) -> Verdict {
             "the whole was fetched again".to_owned()
         });
         let sent = origin.bytes_written() - before.1;
-        // A reset destroys bytes in flight, so all of the content may be sent again.
+        // A reset discards bytes in flight, so all content before the break may be sent again.
         let again = if cutting.reset { cutting.at } else { 0 };
         verdict.expect(
             sent <= cutting.length + again + cutting.length / 4 + SLACK,
             || format!("{sent} bytes from the origin"),
         );
     }
-    // What came later may be whole and stored; nothing else may be.
+    // The response to a later request may be complete and stored; nothing else may be stored.
     let stored = crowd.only_if_cached().await;
     verdict.expect(stored.status == 504 || stored.is_whole_and_right(), || {
         format!("the cache tells {stored:?}")
@@ -236,7 +238,7 @@ pub async fn play(play: &Play, cutting: &Cutting) -> Verdict {
 }
 
 impl Cutting {
-    /// What the origin does about its request of this `number`, which is not the first.
+    /// Returns the origin's action for request `number`, which is not the first.
     fn answer(&self, request: &RawRequest, number: usize, versions: &[Content]) -> Script {
         let changes = matches!(
             self.offers,
@@ -283,7 +285,7 @@ impl Cutting {
         }
     }
 
-    /// The first answer: broken off when all clients are there.
+    /// The first response, which breaks off when all clients have received content.
     fn cut_off(&self, body: &[u8], everybody: &Gate) -> Script {
         let mut fields = vec![("Cache-Control", "max-age=3600".to_owned())];
         fields.extend(self.tag(0).map(|tag| ("ETag", tag)));
@@ -310,7 +312,7 @@ impl Cutting {
     }
 }
 
-/// The rest of `body` as 206.
+/// The content from byte `first`, as 206.
 fn partial(fields: &[(&str, String)], body: &[u8], first: usize) -> Script {
     let mut fields = fields.to_vec();
     let first = first.min(body.len() - 1);
@@ -328,7 +330,7 @@ fn head(status: u16, fields: &[(&str, String)]) -> Script {
     Script::new().head(status, &fields)
 }
 
-/// The first byte of `bytes=FIRST-…`.
+/// Returns the first byte of `bytes=FIRST-…`.
 fn first_of_range(range: &str) -> Option<usize> {
     range
         .strip_prefix("bytes=")?
@@ -339,11 +341,11 @@ fn first_of_range(range: &str) -> Option<usize> {
 }
 
 const SEED: u64 = 11;
-/// More than any part of this fetches.
+/// More versions than any part fetches.
 const VERSIONS: u64 = 6;
 const CHUNK: usize = 60_000;
-/// Heads, and what was in flight when the connection broke.
+/// Heads, and bytes that were in flight when the connection broke.
 const SLACK: u64 = 1 << 20;
-/// If no byte of content arrives, only time shows that a client is there.
+/// If no byte of content is sent, only time can show that the clients are connected.
 const BREAK_AFTER: std::time::Duration = std::time::Duration::from_millis(150);
 const BREAK_AFTER_MAX: std::time::Duration = std::time::Duration::from_secs(2);

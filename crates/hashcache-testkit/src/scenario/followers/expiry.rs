@@ -1,9 +1,9 @@
-//! Clients that ask at once for a stored page that has become stale: the origin is asked once,
-//! whatever it answers.
+//! Many clients at once request a stored page that has become stale: the origin gets one request,
+//! whatever the response is.
 //!
-//! A sick origin gets its next crowd just when it has answered the first request with an error, if
-//! each follower then asks for itself. A page that is stale on arrival (`max-age=0`) is the most
-//! common one of all.
+//! If each follower then sent a request of its own, a failing origin would get the next crowd of
+//! requests just after it has answered the first request with an error. A page that is stale on
+//! arrival (`max-age=0`) is the most common case.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,24 +14,24 @@ use crate::content::{self, Content};
 use crate::scenario::Verdict;
 use crate::{Origin, RawRequest, Script};
 
-/// The origin's answer to the one validation.
+/// The origin's response to the validation.
 #[derive(Clone, Copy, Debug)]
 pub enum Expiry {
-    /// An error of the server with this status, not to be stored.
+    /// A server error with this status, which may not be stored.
     Failing(u16),
-    /// The connection ends without a response.
+    /// The connection is closed without a response.
     Closing,
     /// 304.
     Unchanged,
-    /// A new page, stale on arrival like the old one.
+    /// A new page, stale on arrival like the old page.
     Changed,
 }
 
 impl Expiry {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 5] = [
         Self::Failing(503),
-        // What Cloudflare sends for an origin that it does not understand.
+        // Cloudflare's status for an origin response that it cannot interpret.
         Self::Failing(520),
         Self::Closing,
         Self::Unchanged,
@@ -54,7 +54,7 @@ impl Expiry {
     }
 }
 
-/// One client brings the page into the cache; then all ask.
+/// A single client brings the page into the cache; then all clients request it.
 pub(super) async fn play(play: &Play, expiry: Expiry) -> Verdict {
     let mut verdict = Verdict::new(format!(
         "{} clients, a stale page, the origin {expiry:?}",
@@ -82,7 +82,8 @@ pub(super) async fn play(play: &Play, expiry: Expiry) -> Verdict {
     one.ask().await.expect_all_whole(&mut verdict);
     let crowd = Crowd::new(play.proxy, url, play.clients, vec![page]);
     let all = crowd.ask().await;
-    // An idle connection that ends without a response is retried once, on a new connection.
+    // If an idle connection is closed without a response, the request is retried once on a new
+    // connection.
     let (most, most_time) = match expiry {
         Expiry::Closing => (2, 4 * ANSWER_TIME),
         _ => (1, 3 * ANSWER_TIME),
@@ -92,7 +93,8 @@ pub(super) async fn play(play: &Play, expiry: Expiry) -> Verdict {
     if expiry.has_page() {
         all.expect_all_whole(&mut verdict);
     } else {
-        // The client of the one request gets the origin's own error, the others a page about it.
+        // The client of the forwarded request gets the origin's error, the others get an error page
+        // about it.
         verdict.expect(all.outcomes.iter().all(|one| one.status >= 500), || {
             format!("not all got the error: {:?}", all.outcomes)
         });
@@ -100,7 +102,8 @@ pub(super) async fn play(play: &Play, expiry: Expiry) -> Verdict {
     verdict.expect(requests <= most, || {
         format!("the origin was asked {requests} times")
     });
-    // A crowd that queues behind an origin that fails waits for every answer before its own.
+    // If the clients queued behind a failing origin, each would wait for every response before its
+    // own.
     verdict.expect(all.took < most_time, || {
         "clients waited for several answers".to_owned()
     });

@@ -1,7 +1,7 @@
-//! A page whose first byte is late, from an origin that the proxy has not met: clients that ask
-//! meanwhile wait for the one fetch.
+//! A page with a late first byte, from an origin that the proxy does not know yet: clients that
+//! request the page in the meantime wait for the single fetch.
 //!
-//! On a line with a delay of 600 ms that is the usual case for every page.
+//! On a line with a delay of 600 ms this is the usual case for every page.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::content;
 use crate::scenario::Verdict;
 use crate::{Origin, Script};
 
-/// All ask at once; the origin is asked once, and nobody waits for a second answer.
+/// All clients send requests at once; the origin gets one request, and no client waits for a second
+/// response.
 pub(super) async fn play(play: &Play) -> Verdict {
     let mut verdict = Verdict::new(format!(
         "{} clients, a page of 1.5 s to the first byte, of an origin not met before",
@@ -37,5 +38,5 @@ pub(super) async fn play(play: &Play) -> Verdict {
     verdict
 }
 
-/// A second and more: a line of 600 ms, with a name to look up and a connection to make.
+/// More than a second: a line with a delay of 600 ms, plus a name lookup and a connection setup.
 const PAGE_TIME: Duration = Duration::from_millis(1500);

@@ -1,5 +1,5 @@
-//! The only client leaves: a fetch that has hardly begun stops, one that is nearly done is
-//! completed.
+//! The only client disconnects: a fetch that has hardly started is stopped, a fetch that is nearly
+//! complete is continued.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ use crate::content::{self, Content};
 use crate::scenario::Verdict;
 use crate::{Gate, Origin, RawRequest, Script};
 
-/// The client leaves after the first megabyte of a large object: the origin must be spared the
-/// rest.
+/// The client disconnects after the first MiB of a large object: the origin must not send all of
+/// the rest.
 pub async fn early(play: &Play) -> Verdict {
     let length = play.object_bytes;
     let mut verdict = Verdict::new("the client leaves early");
@@ -36,7 +36,7 @@ async fn leave_early(play: &Play, length: u64, verdict: &mut Verdict) -> io::Res
     let sent = settled(&origin).await;
     verdict.seen = format!("{} of {} kB left the origin", sent / 1000, length / 1000);
     verdict.figure("origin_share", sent as f64 / length as f64);
-    // What the proxy may be ahead by, and what lies in the kernel's buffers on both sides.
+    // Allows for bytes that the proxy may read ahead and the kernel's buffers on both sides.
     verdict.expect(sent <= length / 10 * 7, || {
         "the fetch went on for nobody".to_owned()
     });
@@ -49,7 +49,7 @@ async fn leave_early(play: &Play, length: u64, verdict: &mut Verdict) -> io::Res
     Ok(())
 }
 
-/// The client leaves after 95 %, or after all but 700 kB: the rest is worth fetching.
+/// The client disconnects after 95 %, or when 700 kB are missing: the rest is worth fetching.
 pub async fn late(play: &Play) -> Verdict {
     let mut verdict = Verdict::new("the client leaves late");
     for (length, rest) in [
@@ -75,7 +75,7 @@ async fn leave_late(play: &Play, length: u64, rest: u64, verdict: &mut Verdict) 
     let so_far = usize::try_from(length - rest).map_err(io::Error::other)?;
     read(&mut client, &url, so_far).await?;
     drop(client);
-    // Lets the proxy see that the client has gone before there is more to give it.
+    // Lets the proxy detect the disconnect before more content arrives.
     sleep(NOTICE).await;
     left.open();
     let crowd = Crowd::new(play.proxy, url, 1, vec![content]);
@@ -122,14 +122,15 @@ fn whole(content: &Content, pause: Option<(u64, &Gate)>) -> Script {
     script
 }
 
-/// A connection whose kernel buffer holds little, so that little is read which nobody asked for.
+/// A connection with a small receive buffer in the kernel, so that the client receives little more
+/// than it reads.
 async fn connect_small(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     socket.set_recv_buffer_size(64 << 10)?;
     socket.connect(to).await
 }
 
-/// Asks for `url` and reads so many bytes of the answer, head included.
+/// Requests `url` and reads `bytes` bytes of the response, head included.
 async fn read(client: &mut TcpStream, url: &str, bytes: usize) -> io::Result<()> {
     let host = url.strip_prefix("http://").unwrap_or_default();
     let host = host.split('/').next().unwrap_or_default();
@@ -148,7 +149,7 @@ async fn read(client: &mut TcpStream, url: &str, bytes: usize) -> io::Result<()>
     Ok(())
 }
 
-/// What the origin has sent when it sends no more.
+/// Waits until the origin stops sending and returns the bytes sent.
 async fn settled(origin: &Origin) -> u64 {
     let (mut sent, mut still) = (origin.bytes_written(), 0);
     for _ in 0..200 {

@@ -1,11 +1,12 @@
-//! Many clients, one fetch: nobody waits for what cannot be shared, nobody gets half for whole.
+//! Many clients, one fetch: no client waits for a response that cannot be shared, and no client
+//! takes a truncated response for complete.
 //!
-//! The origins of these parts cut their answers, take their time or offer nothing to resume by; the
-//! clients speak HTTP/1.1 and HTTP/1.0 by turns, so that each framing towards a client occurs: a
-//! length, chunks, the end of the connection.
+//! The origins of these parts cut responses short, answer late or offer no validator for a
+//! resumption. The clients use HTTP/1.1 and HTTP/1.0 alternately, so that each framing towards a
+//! client occurs: Content-Length, chunks, connection close.
 //!
-//! Invariant: a body that its framing calls whole is checked byte by byte against what the origin
-//! meant.
+//! Invariant: a body that is complete according to its framing is compared byte by byte with the
+//! content that the origin intended.
 
 mod crowd;
 mod cut;
@@ -27,51 +28,51 @@ pub use cut::Cutting;
 use cut::play as cut;
 pub use expiry::Expiry;
 
-/// A proxy, and how much to ask of it.
+/// A proxy, and the load size.
 #[derive(Clone, Copy, Debug)]
 pub struct Play {
-    /// Where the proxy listens.
+    /// Proxy address.
     pub proxy: SocketAddr,
-    /// Its process, to see what memory it holds; without it that is not judged.
+    /// Proxy process, for measuring memory; without it memory is not checked.
     pub pid: Option<u32>,
-    /// What its memory may grow to, bytes.
+    /// Proxy memory limit, bytes.
     pub memory_bytes: u64,
-    /// Clients at once.
+    /// Concurrent clients.
     pub clients: usize,
-    /// Size of the large object, bytes.
+    /// Large object size, bytes.
     pub object_bytes: u64,
-    /// Clients at once when an answer is cut.
+    /// Concurrent clients when a response is cut short.
     pub cut_clients: usize,
-    /// Size of what is cut, bytes.
+    /// Size of the response that is cut short, bytes.
     pub cut_bytes: u64,
-    /// Each origin takes this long for one answer beforehand, so that the proxy learns how long its
-    /// heads may take: on a machine that is busy with other tests they take long by themselves.
-    /// Zero leaves it to find that out.
+    /// Each origin delays one response by this time beforehand, so that the proxy learns how late
+    /// response heads may be: on a machine that is busy with other tests every head is late. With
+    /// zero there is no such response, and the proxy must learn it during the test.
     pub first_answer: Duration,
 }
 
-/// One part of the story.
+/// One part of the scenario.
 #[derive(Clone, Copy, Debug)]
 pub enum Part {
-    /// All ask at once for what nobody has.
+    /// All clients at once request an object that is not stored.
     OneFetch,
-    /// The same, and the first byte takes a second and more.
+    /// As `OneFetch`, but the first byte arrives after more than a second.
     Late,
-    /// All ask at once for a stored page that is stale.
+    /// All clients at once request a stored page that is stale.
     Expired(Expiry),
-    /// The origin breaks off, and few are there.
+    /// The origin breaks off, with few clients.
     Cut(Cutting),
-    /// The origin breaks off in a large object, and all are there.
+    /// The origin breaks off in a large object, with all clients.
     LargeCut,
-    /// All ask for a slow page that cannot be shared, as is known.
+    /// All clients request a slow page; the proxy already knows that the page cannot be shared.
     Uncacheable,
-    /// The same, and nobody asked for this page before: of the origin as much is known.
+    /// As `Uncacheable`, but the proxy knows this only of another page of the origin.
     UncacheableElsewhere,
-    /// The same, and nothing is known of the origin.
+    /// As `Uncacheable`, but the proxy does not know the origin yet.
     UncacheableAtFirst,
-    /// The only client leaves after a little content.
+    /// The only client disconnects after a little content.
     LeaveEarly,
-    /// The only client leaves after nearly all content.
+    /// The only client disconnects after nearly all content.
     LeaveLate,
     /// Clients that hardly read.
     Slow,
@@ -97,7 +98,7 @@ impl Part {
         all
     }
 
-    /// Plays it.
+    /// Plays the part.
     pub async fn play(&self, play: &Play) -> Verdict {
         match self {
             Self::OneFetch => one_fetch(play).await,
@@ -121,7 +122,7 @@ impl Part {
     }
 }
 
-/// All ask at once for what nobody has: the origin is asked once.
+/// All clients at once request an object that is not stored: the origin must get one request.
 async fn one_fetch(play: &Play) -> Verdict {
     let mut verdict = Verdict::new(format!(
         "{} clients, one uncached object of {} kB",
@@ -171,7 +172,7 @@ async fn one_fetch(play: &Play) -> Verdict {
     verdict
 }
 
-/// An origin that answers as `answer` says, and the first time as slowly as `play` wants it.
+/// Starts an origin with these answers, after one response that is as slow as `play` requires.
 async fn origin(
     play: &Play,
     answer: impl Fn(&RawRequest) -> Script + Send + Sync + 'static,
@@ -197,7 +198,7 @@ async fn origin(
     Ok(origin)
 }
 
-/// Waits for so long, then continues with `script`.
+/// Waits for `time`, then continues with `script`.
 fn after(time: Duration, script: Script) -> Script {
     let over = Gate::new();
     let waits = Script::new().wait(&over);
@@ -209,5 +210,5 @@ fn after(time: Duration, script: Script) -> Script {
 }
 
 const FIRST_TARGET: &str = "/first";
-/// Long for any wait here, even with everything on one busy machine.
+/// Time limit for each wait; long enough even if everything runs on one busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);

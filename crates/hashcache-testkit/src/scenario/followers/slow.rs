@@ -1,4 +1,4 @@
-//! A client that hardly reads: others are not held back, and it holds no memory.
+//! A client that hardly reads must neither slow down other clients nor hold memory.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,8 @@ use crate::content::Content;
 use crate::scenario::Verdict;
 use crate::{ContentOptions, ContentOrigin, Sizes};
 
-/// The slow client is first, so that the fetch is its own; then others follow, then more slow ones.
+/// The slow client is the first, so that it leads the fetch; then fast clients follow, then more
+/// slow clients.
 pub async fn play(play: &Play) -> Verdict {
     let mut verdict = Verdict::new("slow clients");
     if let Err(error) = run(play, &mut verdict).await {
@@ -53,7 +54,7 @@ async fn run(play: &Play, verdict: &mut Verdict) -> io::Result<()> {
     for number in 0..SLOW_CLIENTS {
         several.push(SlowClient::begin(play, &origin, &format!("/slow/{number}")).await?);
     }
-    // The proxy reads on for them as long as it thinks it may.
+    // Give the proxy time to read ahead for these clients as far as it may.
     tokio::time::sleep(STALL).await;
     let held = play.pid.and_then(memory_of);
     let mut finishing = JoinSet::new();
@@ -87,7 +88,7 @@ async fn run(play: &Play, verdict: &mut Verdict) -> io::Result<()> {
     Ok(())
 }
 
-/// A client that has read a little and now reads nothing.
+/// A client that has read the head and now reads nothing.
 struct SlowClient {
     socket: TcpStream,
     content: Content,
@@ -102,7 +103,7 @@ impl SlowClient {
         let (url, host) = (origin.url(target), origin.address());
         let request = format!("GET {url} HTTP/1.1\r\nHost: {host}\r\n\r\n");
         socket.write_all(request.as_bytes()).await?;
-        // The head, byte by byte: what follows is content.
+        // Read the head byte by byte, because all later bytes are content.
         let mut head = vec![];
         while !head.ends_with(b"\r\n\r\n") {
             let byte = tokio::time::timeout(super::PATIENCE, socket.read_u8()).await??;
@@ -126,7 +127,7 @@ impl SlowClient {
         })
     }
 
-    /// Reads all the rest.
+    /// Reads the remaining content.
     async fn finish(&mut self, verdict: &mut Verdict) {
         let since = Instant::now();
         let mut buffer = vec![0; 256 << 10];
@@ -146,7 +147,7 @@ impl SlowClient {
     }
 }
 
-/// What a process holds that no file backs, pages it shares with nobody but the kernel included.
+/// Process memory that no file backs, including pages that the process shares only with the kernel.
 fn memory_of(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let row = |name: &str| -> Option<u64> {
@@ -157,6 +158,6 @@ fn memory_of(pid: u32) -> Option<u64> {
 }
 
 const SLOW_CLIENTS: usize = 24;
-/// Threads' stacks, connections, the allocator's own: what `--memory` does not count.
+/// Memory outside the `--memory` limit: thread stacks, connections, allocator overhead.
 const OVERHEAD_BYTES: u64 = 64 << 20;
 const STALL: Duration = Duration::from_secs(1);

@@ -1,7 +1,8 @@
-//! A slow page that must not be shared: a hundred clients get it as fast as one.
+//! A slow page that must not be shared: a hundred clients must get it as fast as a single client.
 //!
-//! A proxy that makes them wait for each other takes a hundred times as long; one that makes all
-//! wait for the first takes twice, and so does one that asks for less than all of them at once.
+//! A proxy that makes the clients wait for each other takes a hundred times as long. A proxy that
+//! makes all clients wait for the first takes twice as long, and so does a proxy that sends fewer
+//! than all requests at once.
 
 use std::time::Duration;
 
@@ -11,14 +12,14 @@ use crate::content;
 use crate::scenario::Verdict;
 use crate::{Origin, Script};
 
-/// The page has been asked for before, by the one client that the crowd is measured against.
+/// A single client, against which the crowd is measured, has requested the page before.
 pub async fn known(play: &Play) -> Verdict {
     let name = format!("{} clients, an uncacheable page of 1 s", play.clients);
     compare(play, name, ["/page", "/page"], Order::OneFirst, 1.2).await
 }
 
-/// Nobody has asked for this page, but one client for another that could not be shared either: the
-/// origin is known for it, and its pages are not waited for.
+/// No client has requested this page before, but a client has requested another page that could not
+/// be shared either: the proxy knows this of the origin and lets no client wait for its pages.
 pub async fn elsewhere(play: &Play) -> Verdict {
     let name = format!(
         "{} clients, such a page of an origin asked for another before",
@@ -27,8 +28,8 @@ pub async fn elsewhere(play: &Play) -> Verdict {
     compare(play, name, ["/page", "/other-page"], Order::OneFirst, 1.2).await
 }
 
-/// No client has asked the origin before: a request that waits for the first response, and then
-/// learns that it cannot be shared, may wait for one response, no more.
+/// No client has sent a request to this origin before: a request that waits for the first response,
+/// and then learns that the response cannot be shared, may wait for one response, but no more.
 pub async fn unknown(play: &Play) -> Verdict {
     let name = format!(
         "{} clients, such a page of an origin not met before",
@@ -37,14 +38,15 @@ pub async fn unknown(play: &Play) -> Verdict {
     compare(play, name, ["/page", "/other-page"], Order::AllFirst, 2.2).await
 }
 
-/// Which client asks first.
+/// Request order.
 #[derive(Clone, Copy)]
 enum Order {
     OneFirst,
     AllFirst,
 }
 
-/// One client asks for the first target and all for the second, in at most `most` times the time.
+/// One client requests the first target and all clients the second; the second may take at most
+/// `most` times as long.
 async fn compare(
     play: &Play,
     name: String,

@@ -1,4 +1,4 @@
-//! The clients that attack: each function starts one attack and keeps it up until it is dropped.
+//! The attacking clients: each function starts an attack, which lasts until the result is dropped.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::innocent::connect;
 use super::{Channel, Play, Shake, http2};
 
-/// Where requests over HTTP/2 go in.
+/// Address for requests over HTTP/2, and the TLS handshake there.
 #[derive(Clone)]
 pub struct Entrance {
     pub at: SocketAddr,
@@ -29,11 +29,11 @@ impl Entrance {
     }
 }
 
-/// Attackers under way; they end when this is dropped.
+/// Attackers in progress; dropping the set stops them.
 pub type Attackers = JoinSet<io::Result<()>>;
 
-/// Connections in HTTP/2 from one address that send all their requests at once and then nothing,
-/// and read nothing.
+/// HTTP/2 connections from one address that send all requests at once, then nothing more, and read
+/// nothing.
 pub fn silent_streams(
     entrance: &Entrance,
     connections: u32,
@@ -59,7 +59,8 @@ pub fn silent_streams(
     attackers
 }
 
-/// Clients that ask for something each and read nothing of it; so many from each address.
+/// Clients that send a request each and read nothing of the response; `per_address` clients share
+/// an address.
 pub fn unread(
     play: &Play,
     clients: u32,
@@ -78,7 +79,7 @@ pub fn unread(
     attackers
 }
 
-/// The same, but each reads 16 KiB every now and then.
+/// As [`unread`], but each client reads up to 16 KiB every 20 ms.
 pub fn slow_readers(
     play: &Play,
     clients: u32,
@@ -101,8 +102,8 @@ pub fn slow_readers(
     attackers
 }
 
-/// Clients that send much of a head, then a byte a second; a client that is disconnected connects
-/// again.
+/// Clients that send a large part of a request head, then a byte a second; a client that is
+/// disconnected connects again.
 pub fn slow_heads(play: &Play, clients: u32, per_address: u32, bytes: usize) -> Attackers {
     let mut attackers = JoinSet::new();
     for client in 0..clients {
@@ -128,7 +129,7 @@ async fn slow_head(proxy: SocketAddr, from: Ipv4Addr, bytes: usize) -> io::Resul
     }
 }
 
-/// Connections to the admin listener that say nothing.
+/// Connections to the admin listener that send nothing.
 pub fn idle(at: SocketAddr, connections: u32) -> Attackers {
     let mut attackers = JoinSet::new();
     for _ in 0..connections {
@@ -143,14 +144,14 @@ fn request(url: &str) -> String {
     format!("GET {url} HTTP/1.1\r\nHost: {host}\r\n\r\n")
 }
 
-/// Holds a connection for ever.
+/// Holds a connection until the attack is over.
 async fn stay<T>(held: T) -> io::Result<()> {
     std::future::pending::<()>().await;
     drop(held);
     Ok(())
 }
 
-/// Asks by a connection of its own; the status.
+/// Sends a request on a new connection and returns the status of the final response.
 pub async fn status(
     from: Ipv4Addr,
     proxy: SocketAddr,
@@ -169,7 +170,7 @@ pub async fn status(
     whole_status(&mut socket).await
 }
 
-/// Status of the final response, when the connection has ended.
+/// Reads until the connection is closed and returns the status of the final response.
 async fn whole_status(socket: &mut TcpStream) -> io::Result<u16> {
     let mut answer = Vec::new();
     socket.read_to_end(&mut answer).await?;
@@ -181,16 +182,16 @@ async fn whole_status(socket: &mut TcpStream) -> io::Result<u16> {
         if !(100..200).contains(&status) {
             return Ok(status);
         }
-        // Interim responses come first (RFC 9110, 15.2).
+        // Interim responses precede the final response (RFC 9110, section 15.2).
         let end = rest.windows(4).position(|four| four == b"\r\n\r\n");
         rest = &rest[end.ok_or(io::ErrorKind::UnexpectedEof)? + 4..];
     }
 }
 
-/// The address of attackers that share one.
+/// Address for attackers that share an address.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
 
-/// The address of group `number` of attackers.
+/// Returns the address of attacker group `number`.
 fn address(number: u32) -> Ipv4Addr {
     let [_, _, high, low] = (number + 257).to_be_bytes();
     Ipv4Addr::new(127, 0, high, low)

@@ -1,14 +1,15 @@
-//! Frames of HTTP/2 written by hand, so that a client or an origin can send what no library sends.
+//! HTTP/2 frames written by hand, so that a client or an origin can send frames that no library
+//! sends.
 //!
-//! Field blocks use literals without indexing and no Huffman coding (RFC 7541, 6.2.2).
+//! Field blocks use literals without indexing and without Huffman coding (RFC 7541, section 6.2.2).
 
-/// What a client sends first (RFC 9113, 3.4).
+/// The connection preface of a client (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 const SETTINGS: u8 = 4;
 const HEADERS: u8 = 1;
 const WINDOW_UPDATE: u8 = 8;
-/// A type that no document defines.
+/// A frame type that no specification defines.
 const UNKNOWN: u8 = 0xfa;
 
 const ACK: u8 = 1;
@@ -17,7 +18,8 @@ const END_HEADERS: u8 = 4;
 
 const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
 
-/// The first bytes of a client that gives each stream this window, and the connection the largest.
+/// Returns the first bytes of a client that gives each stream this window, and adds 2^30 bytes to
+/// the window of the connection.
 pub fn client_start(stream_window: u32) -> Vec<u8> {
     let mut out = PREFACE.to_vec();
     let mut settings = INITIAL_WINDOW_SIZE.to_vec();
@@ -28,7 +30,7 @@ pub fn client_start(stream_window: u32) -> Vec<u8> {
     out
 }
 
-/// The first bytes of an origin.
+/// Returns the first bytes of an origin.
 pub fn server_start() -> Vec<u8> {
     let mut out = Vec::new();
     frame(&mut out, SETTINGS, 0, 0, &[]);
@@ -36,9 +38,9 @@ pub fn server_start() -> Vec<u8> {
     out
 }
 
-/// A GET as the client's request number `number`, counted from 0.
+/// Appends a GET as the client's request `number`, counted from 0.
 pub fn get(out: &mut Vec<u8>, number: u32, authority: &str, path: &str) {
-    // `:method GET`, `:scheme http`, then names 1 and 4 of the static table.
+    // `:method GET`, `:scheme http`, then the names at index 1 and 4 of the static table.
     let mut block = vec![0x82, 0x86, 0x01];
     text(&mut block, authority.as_bytes());
     block.push(0x04);
@@ -47,7 +49,7 @@ pub fn get(out: &mut Vec<u8>, number: u32, authority: &str, path: &str) {
     frame(out, HEADERS, flags, 2 * number + 1, &block);
 }
 
-/// An interim response to the request on `stream` with a field of so many bytes.
+/// Appends an interim response to the request on `stream`, with a field value of `bytes` bytes.
 pub fn early_hints(out: &mut Vec<u8>, stream: u32, bytes: usize) {
     let mut block = vec![0x08];
     text(&mut block, b"103");
@@ -57,7 +59,7 @@ pub fn early_hints(out: &mut Vec<u8>, stream: u32, bytes: usize) {
     frame(out, HEADERS, END_HEADERS, stream, &block);
 }
 
-/// A frame of an unknown type, which a receiver must ignore (RFC 9113, 5.5).
+/// Appends a frame of an unknown type, which a receiver must ignore (RFC 9113, section 5.5).
 pub fn unknown(out: &mut Vec<u8>, bytes: usize) {
     frame(out, UNKNOWN, 0, 0, &vec![0; bytes]);
 }
@@ -70,7 +72,7 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// A string literal (RFC 7541, 5.2).
+/// Appends a string literal (RFC 7541, section 5.2).
 fn text(out: &mut Vec<u8>, bytes: &[u8]) {
     let mut length = bytes.len();
     if length < 127 {

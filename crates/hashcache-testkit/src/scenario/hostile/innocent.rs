@@ -1,5 +1,5 @@
-//! A client that means no harm: it asks for stored and for new objects, each on a new connection,
-//! from an address that no attacker has.
+//! A client that does not attack: it requests stored and new objects, each on a new connection,
+//! from an address that no attacker uses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,27 +9,27 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Where it asks, and from where.
+/// Proxy and origin for the requests.
 #[derive(Clone)]
 pub struct Innocent {
     pub proxy: SocketAddr,
     pub origin: SocketAddr,
-    /// What tells this run's new objects from those of another.
+    /// Number that distinguishes the new objects of this run from the objects of another run.
     pub run: u32,
 }
 
-/// How it fared.
+/// Results for the innocent client.
 #[derive(Clone, Debug, Default)]
 pub struct Fared {
     pub asked: u32,
     pub served: u32,
-    /// Why others were not served, and how often.
+    /// Reasons why requests were not served, with their counts.
     pub refusals: Vec<(String, u32)>,
     times: Vec<Duration>,
 }
 
 impl Fared {
-    /// The median time of what was served.
+    /// Median time for served requests.
     pub fn median(&self) -> Duration {
         let mut times = self.times.clone();
         times.sort_unstable();
@@ -52,7 +52,7 @@ impl Fared {
 }
 
 impl Innocent {
-    /// Asks for a stored and for a new object by turns until `time` is over, and at least `least`
+    /// Requests a stored and a new object alternately until `time` is over, and at least `least`
     /// times.
     pub async fn ask(&self, label: &str, time: Duration, least: u32) -> Fared {
         let mut fared = Fared::default();
@@ -76,7 +76,7 @@ impl Innocent {
         fared
     }
 
-    /// The status of a whole answer.
+    /// Returns the status of a complete response.
     async fn get(&self, target: &str) -> io::Result<u16> {
         let mut socket = connect(ADDRESS, self.proxy, None).await?;
         let at = self.origin;
@@ -99,7 +99,7 @@ impl Innocent {
     }
 }
 
-/// A connection from an address of this machine; `buffer` bounds what the kernel takes unread.
+/// Opens a connection from an address of this machine; `buffer` limits the kernel's receive buffer.
 pub async fn connect(from: Ipv4Addr, to: SocketAddr, buffer: Option<u32>) -> io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     if let Some(bytes) = buffer {
@@ -111,8 +111,8 @@ pub async fn connect(from: Ipv4Addr, to: SocketAddr, buffer: Option<u32>) -> io:
     Ok(stream)
 }
 
-/// This client attacks nothing.
+/// An address that no attacker uses.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 9, 9);
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Between two requests: this client measures, it does not load.
+/// Pause between two requests: this client measures, it must not add load.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -1,9 +1,10 @@
-//! One client against all: attacks on the memory, connections and time that others need too.
+//! A hostile client or origin against all other clients: attacks on memory, connections and time
+//! that they need too.
 //!
-//! Each attack runs against a proxy of its own while an innocent client, from another address, asks
-//! for stored and new objects. The memory of the process is looked at all the time.
+//! Each attack runs against a separate proxy while an innocent client, from another address,
+//! requests stored and new objects. The memory of the process is sampled all the time.
 //!
-//! Invariant: the innocent client is measured against itself: quiet first, then under attack.
+//! Invariant: the innocent client is compared with itself: first without, then under attack.
 
 mod attacks;
 mod http2;
@@ -29,90 +30,92 @@ use innocent::{Fared, Innocent};
 use origins::{HostileOrigin, Manner};
 use process::{Watch, processor_time};
 
-/// A stream of bytes in both directions.
+/// A byte stream in both directions.
 pub trait Channel: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Channel for T {}
 
-/// A handshake: TLS on a socket, as client or as server. This crate has no TLS of its own.
+/// A TLS handshake on a socket, as client or as server. The caller provides it because this crate
+/// has no TLS of its own.
 pub type Shake = Arc<dyn Fn(TcpStream) -> Shaken + Send + Sync>;
-/// What becomes of it.
+/// Future for a handshake.
 pub type Shaken = Pin<Box<dyn Future<Output = io::Result<Box<dyn Channel>>> + Send>>;
 
 /// A proxy under attack.
 #[derive(Clone)]
 pub struct Play {
-    /// Where it speaks HTTP/1.1 in the clear.
+    /// Address for HTTP/1.1 without TLS.
     pub proxy: SocketAddr,
-    /// Where it speaks HTTP/2, and how to shake hands there if that is TLS.
+    /// Address for HTTP/2; `shake` is the handshake if HTTP/2 uses TLS there.
     pub http2: SocketAddr,
-    /// See `http2`.
+    /// TLS handshake at `http2`.
     pub shake: Option<Shake>,
-    /// How an origin shakes hands that offers HTTP/2 alone and whom the proxy trusts.
+    /// TLS handshake of an origin that offers only HTTP/2 and has a certificate that the proxy
+    /// trusts.
     pub origin_shake: Option<Shake>,
-    /// Its admin listener.
+    /// Admin listener.
     pub admin: SocketAddr,
-    /// Its process.
+    /// Proxy process.
     pub pid: u32,
-    /// What its resident memory may grow to, bytes.
+    /// Resident memory limit, bytes.
     pub resident_max: u64,
-    /// How many attackers there are, in parts of 100 of the full attack.
+    /// Attackers, as a percentage of the full attack.
     pub percent: u32,
-    /// How long the innocent client is measured, quiet and under attack.
+    /// Time for which the innocent client is measured under attack; a quarter without attack.
     pub time: Duration,
-    /// How many times its quiet median an innocent request may take; none where other tests run
-    /// on the same machine.
+    /// Limit for the median under attack, as a multiple of the median without attack; `None` if
+    /// other tests run on the same machine.
     pub slower_max: Option<f64>,
 }
 
-/// How a proxy must run to be attacked.
+/// Configuration that an attack requires of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// As a forward proxy, HTTP/2 in the clear.
+    /// Forward proxy, with HTTP/2 without TLS.
     Forward,
-    /// In front of the content origin, with TLS.
+    /// Reverse proxy in front of the content origin, with TLS.
     Accelerator,
-    /// As a forward proxy that trusts the hostile origin's certificate.
+    /// Forward proxy that trusts the certificate of the hostile origin.
     TrustedOrigin,
 }
 
-/// One attack.
+/// An attack. Numbers of attackers are for 100 percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attack {
-    /// HTTP/2 in the clear, windows closed, 100 requests on each of 200 connections.
+    /// HTTP/2 without TLS, stream windows of 0, 100 requests on each of 200 connections.
     ClosedWindows,
-    /// The same through TLS.
+    /// As `ClosedWindows`, but with TLS.
     ClosedWindowsTls,
-    /// HTTP/2, windows open, large content that is not read.
+    /// HTTP/2 without TLS, windows open, large content that the clients do not read.
     UnreadStreams,
-    /// The same through TLS.
+    /// As `UnreadStreams`, but with TLS.
     UnreadStreamsTls,
-    /// 256 large objects that one address asks for and does not read.
+    /// 256 large objects that clients at one address request and do not read.
     UnreadDownloads,
-    /// 512 requests of one address for large stored objects that it does not read.
+    /// 512 requests from one address for large stored objects that the clients do not read.
     UnreadStored,
-    /// 11 connections in HTTP/2 whose 1,100 requests are never answered by their origins.
+    /// 11 HTTP/2 connections with 1,100 requests that their origins never answer.
     UpstreamPlaces,
-    /// 2,000 heads from 10 addresses that do not end.
+    /// 2,000 request heads from 10 addresses that never become complete.
     SlowHeads,
-    /// 2,500 clients that ask for answers with heads of 57 KiB.
+    /// 2,500 clients that request responses with heads of 57 KiB.
     ResponseHeads,
-    /// 256 clients, 64 from each address, of content without end.
+    /// 256 clients, 64 from each address, that request endless content.
     EndlessBodies,
-    /// 40 connections to the admin listener that say nothing.
+    /// 40 connections to the admin listener that send nothing.
     IdleAdmin,
-    /// An origin in HTTP/2 that sends interim responses without end.
+    /// An HTTP/2 origin that sends endless interim responses.
     EndlessInterim,
-    /// One that sends frames of an unknown type without end.
+    /// An HTTP/2 origin that sends endless frames of an unknown type.
     UnknownFrames,
-    /// Made-up languages asked for until a URL's variants would be gone.
+    /// Requests in made-up languages, until they would evict the stored variants of a URL.
     MadeUpVariants,
-    /// A list of languages of 60 KiB.
+    /// A 60 KiB language list.
     LongLanguages,
 }
 
 impl Attack {
-    /// All of them.
+    /// All attacks.
     pub const ALL: [Self; 15] = [
         Self::ClosedWindows,
         Self::ClosedWindowsTls,
@@ -131,7 +134,7 @@ impl Attack {
         Self::LongLanguages,
     ];
 
-    /// How the proxy must run.
+    /// Returns the configuration that the attack requires.
     #[must_use]
     pub fn needs(self) -> Needs {
         match self {
@@ -143,8 +146,8 @@ impl Attack {
         }
     }
 
-    /// The memory that the proxy is given, MiB: enough for 11 connections to run out of places and
-    /// not of memory first.
+    /// Memory limit of the proxy, MiB. `UpstreamPlaces` gets more, so that its 11 connections
+    /// exhaust the upstream places and not the memory first.
     #[must_use]
     pub fn memory_mib(self) -> u64 {
         match self {
@@ -153,7 +156,7 @@ impl Attack {
         }
     }
 
-    /// Attacks, while an innocent client asks for what `origin` has.
+    /// Runs the attack, while an innocent client requests objects of `origin`.
     pub async fn play(self, play: &Play, origin: &ContentOrigin) -> Verdict {
         let mut verdict = Verdict::new(format!("{self:?}"));
         let run = play.pid ^ self as u32;
@@ -176,7 +179,7 @@ impl Attack {
         verdict
     }
 
-    /// Runs the attack and the innocent client at once.
+    /// Runs the attack and the innocent client at the same time.
     async fn attack(
         self,
         play: &Play,
@@ -285,13 +288,13 @@ fn judge(play: &Play, quiet: &Fared, under: &Fared, peak: u64, verdict: &mut Ver
     }
 }
 
-/// `2^53` bytes are more than any process has.
+/// No process has 2^53 bytes, so the conversion is exact.
 #[expect(clippy::cast_precision_loss, reason = "for people to read")]
 fn precise(number: u64) -> f64 {
     number as f64
 }
 
-/// Requests that their origins never answer, over HTTP/2, as many as there are places.
+/// Sends as many requests over HTTP/2 as there are upstream places, to origins that never answer.
 async fn silent(play: &Play, innocent: &Innocent, connections: u32) -> io::Result<Fared> {
     let mut hostile = Vec::new();
     for _ in 0..SILENT_ORIGINS {
@@ -314,7 +317,7 @@ async fn silent(play: &Play, innocent: &Innocent, connections: u32) -> io::Resul
     Ok(while_attacked(play, innocent, attackers).await)
 }
 
-/// Connections to the admin listener; whether it still says at once that it is well.
+/// Opens connections to the admin listener and checks that it still answers `/-/healthy` fast.
 async fn admin(
     play: &Play,
     innocent: &Innocent,
@@ -345,7 +348,8 @@ async fn admin(
     verdict.seen = format!("/-/healthy took {slowest:.1?} at most");
     verdict.figure("healthy_ms", slowest.as_secs_f64() * 1e3);
     verdict.expect(fault.is_none(), || format!("/-/healthy: {fault:?}"));
-    // Less than idle connections may stay: a busy machine may stall for a second or two.
+    // Less than the time that idle connections may stay: a busy machine may stall for a second or
+    // two.
     let is_quick = middle < Duration::from_secs(1) && slowest < Duration::from_millis(4500);
     verdict.expect(is_quick, || {
         format!("/-/healthy took {middle:.1?}, and {slowest:.1?} at most")
@@ -353,7 +357,7 @@ async fn admin(
     Ok(fared)
 }
 
-/// An origin that sends frames without end: its connection is to be closed soon.
+/// An origin sends endless frames: the proxy must close the connection soon.
 async fn flooding(
     play: &Play,
     innocent: &Innocent,
@@ -382,7 +386,7 @@ async fn flooding(
     Ok(fared)
 }
 
-/// One client asks for a URL in made-up languages; what others had stored of it stays.
+/// A client requests a URL in made-up languages; the stored variants of other clients must stay.
 async fn made_up_variants(
     play: &Play,
     innocent: &Innocent,
@@ -420,7 +424,7 @@ async fn made_up_variants(
     Ok(while_attacked(play, innocent, Attackers::new()).await)
 }
 
-/// The processor time that a request with a long list of languages takes.
+/// Measures the processor time for a request with a long language list.
 async fn long_languages(
     play: &Play,
     innocent: &Innocent,
@@ -454,7 +458,7 @@ async fn long_languages(
         }
     };
     let (mut plain, mut long) = (Duration::MAX, Duration::MAX);
-    // In turns, and the least counts: a busy machine adds to some.
+    // Alternately, and the minimum counts, because a busy machine adds time to some rounds.
     for _ in 0..LONG_ROUNDS {
         plain = plain.min(time("x".repeat(59_000)).await?);
         long = long.min(time(list.clone()).await?);
@@ -467,16 +471,17 @@ async fn long_languages(
     Ok(while_attacked(play, innocent, Attackers::new()).await)
 }
 
-/// The largest window of a stream (RFC 9113, 6.9.1).
+/// The largest window of a stream (RFC 9113, section 6.9.1).
 const WINDOW_MAX: u32 = (1 << 31) - 1;
-/// Large objects that are stored before they are asked for and not read, and their size: the
-/// sockets take up to 3 MB of each answer.
+/// Large objects that are stored before the attackers request and do not read them, and their size:
+/// the sockets take up to 3 MB of each response.
 const STORED: u32 = 16;
 const STORED_BYTES: u32 = 8_000_000;
 const SILENT_ORIGINS: usize = 5;
-/// What an origin may send for nothing before its connection is closed; the sockets hold some.
+/// Bytes that an origin may send in useless frames before the proxy closes the connection; part of
+/// it is held by the sockets.
 const FLOOD_MAX: u64 = 16 << 20;
-/// One more than a table of variants has rows.
+/// One more than a variant table has rows.
 const MADE_UP: u32 = 17;
 const LONG_ASKED: u32 = 25;
 const LONG_ROUNDS: u32 = 4;

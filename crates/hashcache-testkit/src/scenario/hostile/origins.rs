@@ -1,4 +1,4 @@
-//! Origins that send more than anybody asked for, or nothing at all.
+//! Origins that send more than the proxy has requested, or nothing at all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,22 +11,22 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::{Channel, Shake, http2};
 
-/// What an origin does with a request.
+/// An origin's behaviour after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// It never answers.
+    /// Never answers.
     Silent,
-    /// It answers with a head of this size, bytes.
+    /// Answers with a response head of this size, bytes.
     LargeHead(usize),
-    /// Its content has no end.
+    /// Sends endless content.
     Endless,
-    /// In HTTP/2: interim responses without end, each with a field of 1 KiB.
+    /// HTTP/2: endless interim responses, each with a field of 1,000 bytes.
     Interim,
-    /// In HTTP/2: frames of an unknown type without end.
+    /// HTTP/2: endless frames of an unknown type.
     UnknownFrames,
 }
 
-/// An origin on a port of 127.0.0.1; ends when dropped.
+/// An origin on a port of 127.0.0.1; dropping it stops the server.
 pub struct HostileOrigin {
     pub address: SocketAddr,
     sent: Arc<AtomicU64>,
@@ -34,7 +34,7 @@ pub struct HostileOrigin {
 }
 
 impl HostileOrigin {
-    /// One that ends TLS by `shake`, if there is one.
+    /// Starts an origin; with a `shake` it terminates TLS.
     pub async fn start(manner: Manner, shake: Option<Shake>) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -45,7 +45,7 @@ impl HostileOrigin {
             while let Ok((socket, _)) = listener.accept().await {
                 let (shake, sent) = (shake.clone(), Arc::clone(&counted));
                 connections.spawn(async move {
-                    // A proxy that breaks off is what is hoped for.
+                    // An error is the expected result: the proxy has closed the connection.
                     let _ = serve(socket, manner, shake, &sent).await;
                 });
                 while connections.try_join_next().is_some() {}
@@ -58,7 +58,7 @@ impl HostileOrigin {
         })
     }
 
-    /// Bytes that it could send.
+    /// Bytes of endless content or frames sent so far.
     pub fn sent(&self) -> u64 {
         self.sent.load(Relaxed)
     }
@@ -111,8 +111,8 @@ async fn serve(
         }
         Manner::Interim | Manner::UnknownFrames => {
             channel.write_all(&http2::server_start()).await?;
-            // The request is on stream 1 once any byte after the preface has arrived; a frame
-            // before that would be an error of this origin's.
+            // The request is on stream 1, and has arrived when there are bytes after the preface; a
+            // frame for it sent earlier would be an error of this origin.
             let mut came = 0;
             while came < 24 + 9 + 9 + 20 {
                 came += channel.read(&mut input).await?.max(1);
@@ -126,7 +126,7 @@ async fn serve(
             }
             let (mut reader, mut writer) = tokio::io::split(channel);
             let reading = tokio::spawn(async move {
-                // What the proxy sends is read, so that it is not kept from sending.
+                // Read the bytes from the proxy, so that flow control does not stop the proxy.
                 while reader.read(&mut input).await.is_ok_and(|read| read > 0) {}
             });
             loop {
@@ -141,7 +141,7 @@ async fn serve(
     }
 }
 
-/// Reads up to the end of a head; an error at the end of the connection.
+/// Reads up to the end of a request head; fails if the connection is closed before.
 async fn read_request(channel: &mut Box<dyn Channel>, input: &mut [u8]) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {

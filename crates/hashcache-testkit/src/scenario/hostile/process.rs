@@ -1,12 +1,12 @@
-//! What the kernel says of the attacked process: its memory, looked at all the time, and the
-//! processor time it took.
+//! Measurements for the attacked process from the kernel: resident memory, sampled all the time,
+//! and processor time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Watches the resident memory of a process until dropped.
+/// Samples the resident memory of a process until dropped.
 pub struct Watch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -34,7 +34,7 @@ impl Watch {
         }
     }
 
-    /// The most since the start, bytes.
+    /// Maximum since the start, bytes.
     pub fn peak(&self) -> u64 {
         self.shared.peak.load(Relaxed)
     }
@@ -49,7 +49,7 @@ impl Drop for Watch {
     }
 }
 
-/// Resident memory of a process, program text included; 0 when it has ended.
+/// Resident memory of a process, program text included; 0 after the process has exited.
 pub fn resident_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -57,10 +57,10 @@ pub fn resident_bytes(pid: u32) -> u64 {
     kilobytes.unwrap_or(0) * 1024
 }
 
-/// Processor time that a process has taken. The kernel counts it in hundredths of a second.
+/// Processor time that a process has used. The kernel counts it in hundredths of a second.
 pub fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name in parentheses may hold anything; user and system time are fields 14 and 15.
+    // The name in parentheses may contain anything; user and system time are fields 14 and 15.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let ticks = fields.split_whitespace().skip(11).take(2);
     let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();

@@ -1,4 +1,4 @@
-//! One connection at a time that requests objects and checks the responses.
+//! A client with a single connection at a time that requests objects and checks the responses.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,26 +11,26 @@ use super::objects::{Objects, Way};
 use crate::content::{parse_etag, verify};
 use crate::{BodyEnd, Client};
 
-/// What became of a request.
+/// Request result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// Whole, and every byte as it should be.
+    /// Complete, and every byte is correct.
     Right {
-        /// It was in the cache, says the proxy.
+        /// A hit, according to `Cache-Status`.
         hit: bool,
         bytes: u64,
     },
-    /// Whole to all appearances, and not what it should be.
+    /// Complete according to the framing, but wrong.
     Wrong(String),
-    /// Visibly cut short.
+    /// Detectably cut short.
     Cut,
     /// 504 to `only-if-cached`.
     NotCached,
-    /// No answer, or one that says it failed.
+    /// No response, or a response with an unexpected status.
     Failed(String),
 }
 
-/// Asks on one connection, and on a new one when that is gone.
+/// Sends requests on one connection, and on a new connection when that is closed.
 pub(super) struct Requester {
     proxy: SocketAddr,
     objects: Arc<Objects>,
@@ -79,7 +79,8 @@ impl Requester {
         let request =
             format!("GET http://{authority}{target} HTTP/1.1\r\nHost: {authority}\r\n{fields}\r\n");
         client.send(request.as_bytes()).await?;
-        // The head is returned with the body, but no byte depends on the declared length.
+        // The head is returned only with the body, so the declared length is not known yet; no byte
+        // depends on it.
         let first = if way == Way::Range { RANGE_FIRST } else { 0 };
         let content = self.objects.content(target, u64::MAX);
         let (mut at, mut wrong) = (first, None);
@@ -108,14 +109,14 @@ impl Requester {
         let expected = match (response.status, way, whole_length) {
             (200, Way::Plain | Way::OnlyIfCached, length) => length,
             (206, Way::Range, Some(length)) => Some(length.min(RANGE_END) - RANGE_FIRST),
-            // Too short for the range.
+            // The object is too short for the range.
             (416, Way::Range, _) => {
                 return Ok(Asked::Right {
                     hit: false,
                     bytes: 0,
                 });
             }
-            // A range may be ignored; then the bytes were compared at the wrong place.
+            // A server may ignore a range; then the bytes were compared at the wrong offset.
             (200, Way::Range, Some(length)) if length == bytes => {
                 return Ok(Asked::Right { hit: false, bytes });
             }

@@ -1,10 +1,10 @@
-//! Whether the disk keeps up with the load, by the figures of the proxy's admin listener.
+//! Determines if the disk keeps up with the load, from the metrics of the proxy's admin listener.
 //!
-//! Used by the rounds and the fill: a kill takes what was not written yet, so a disk that stands
-//! still for seconds before a kill says nothing about the proxy.
+//! The rounds and the fill use it: a kill loses objects that were not written yet, so a run in
+//! which the disk stalls for seconds before a kill proves nothing about the proxy.
 //!
-//! Invariant: without figures the disk counts as fast, so nothing is excused.
-//! Cost: one request for figures every [`LOOK_PAUSE`].
+//! Invariant: without metrics the disk counts as fast, so no loss is excused.
+//! Cost: one request for the metrics every [`LOOK_PAUSE`].
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,17 +15,17 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::Client;
 
-/// Looks at what waits to be written; ends when dropped.
+/// Samples the pending bytes of the proxy; stops when dropped.
 pub(super) struct DiskWatch(Option<Watching>);
 
 struct Watching {
-    /// A time shortly before each batch was taken out of what waits.
+    /// For each batch, a time shortly before the writing thread took it from the pending objects.
     takes: Arc<Mutex<Vec<Instant>>>,
     task: JoinHandle<()>,
 }
 
 impl DiskWatch {
-    /// Watches the proxy with this admin listener.
+    /// Samples the proxy with this admin listener.
     pub(super) fn start(admin: Option<SocketAddr>) -> Self {
         let Some(admin) = admin else {
             return Self(None);
@@ -35,8 +35,9 @@ impl DiskWatch {
         Self(Some(Watching { takes, task }))
     }
 
-    /// Whether what waited `time` ago is on disk now. The writing thread takes the next batch when
-    /// the one before is written, so the second take since then shows that the first is on disk.
+    /// Returns true if all objects that were pending `time` ago are on disk now. The writing thread
+    /// takes the next batch when the batch before is written, so the second take since then shows
+    /// that the first is on disk.
     pub(super) fn has_written_what_waited(&self, time: Duration) -> bool {
         let Some(watching) = &self.0 else {
             return true;
@@ -57,7 +58,7 @@ impl Drop for DiskWatch {
     }
 }
 
-/// Notes each time that less waits than before.
+/// Records each decrease of the pending bytes.
 async fn watch(admin: SocketAddr, takes: Arc<Mutex<Vec<Instant>>>) {
     let (mut before, mut client) = ((Instant::now(), 0), None);
     loop {
@@ -78,7 +79,7 @@ async fn watch(admin: SocketAddr, takes: Arc<Mutex<Vec<Instant>>>) {
     }
 }
 
-/// Bytes of objects that wait to be written.
+/// Object bytes that wait to be written.
 async fn pending_bytes(admin: SocketAddr, client: &mut Option<Client>) -> Option<u64> {
     let mut connection = match client.take() {
         Some(connection) => connection,
@@ -95,5 +96,5 @@ async fn pending_bytes(admin: SocketAddr, client: &mut Option<Client>) -> Option
 }
 
 const LOOK_PAUSE: Duration = Duration::from_millis(30);
-/// Longer than an idle machine needs by far.
+/// Far longer than an idle machine needs.
 const LOOK_TIME: Duration = Duration::from_secs(5);

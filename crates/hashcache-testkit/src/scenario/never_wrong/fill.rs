@@ -1,5 +1,5 @@
-//! A cache filled at a steady rate and killed at the end: what was delivered must be there
-//! afterwards. If the disk does not keep up at the end, the fill is played again.
+//! A cache is filled at a steady rate and the proxy is killed at the end: delivered objects must be
+//! in the cache afterwards. If the disk does not keep up at the end, the fill is repeated.
 
 use std::io;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::{Options, Victim};
 use crate::scenario::Verdict;
 use crate::{ContentOptions, ContentOrigin};
 
-/// A fill.
+/// Parameters for a fill.
 #[derive(Clone, Copy, Debug)]
 pub struct Fill {
     /// Requests a second, each for another object.
     pub rate: u32,
-    /// How long.
+    /// Duration, seconds.
     pub seconds: u32,
 }
 
@@ -36,11 +36,11 @@ impl Default for Fill {
     }
 }
 
-/// Plays it; the victim's cache must be empty and large enough for all. The second verdict is
-/// [`SPEED`].
+/// Plays the fill; the victim's cache must be empty and large enough for all objects. The second
+/// verdict is [`SPEED`].
 ///
 /// # Errors
-/// When there is no port for the origin.
+/// If the origin cannot bind a port.
 pub async fn fill(
     victim: &mut dyn Victim,
     options: &Options,
@@ -67,7 +67,7 @@ pub async fn fill(
     }
 }
 
-/// Fills, kills, starts again and looks what is there.
+/// Fills the cache, kills and restarts the proxy, and probes the delivered objects.
 async fn fill_and_kill(
     victim: &mut dyn Victim,
     objects: &Arc<Objects>,
@@ -99,19 +99,19 @@ async fn fill_and_kill(
     })
 }
 
-/// What a fill and the kill at its end have shown.
+/// Results from a fill and the kill at its end.
 struct Filled {
     filling: Filling,
-    /// What waited for the disk [`MAY_LOSE`] before the kill was written.
+    /// True if everything that waited for the disk [`MAY_LOSE`] before the kill was written.
     disk_kept_up: bool,
-    /// The answer to the first request after the kill.
+    /// Response to the first request after the kill.
     first: Asked,
     ready: Duration,
     found: Found,
 }
 
 impl Filled {
-    /// Percent of what was delivered that is there after the kill.
+    /// Percentage of the delivered objects that are in the cache after the kill.
     fn share(&self) -> f64 {
         percent(self.found.there, self.filling.delivered.len() as u64)
     }
@@ -156,7 +156,7 @@ impl Filled {
         speed.expect(self.ready <= READY_WITHIN, || {
             "not ready within 1 s".to_owned()
         });
-        // A fill that is much slower is another, easier test.
+        // A fill that is much slower would be a different, easier test.
         speed.expect(rate >= f64::from(fill.rate) * 0.9, || {
             "the machine or the proxy did not reach the rate".to_owned()
         });
@@ -192,7 +192,7 @@ async fn run(
     attempt: u64,
 ) -> Filling {
     let total = u64::from(fill.rate) * u64::from(fill.seconds);
-    // Each attempt asks for other objects.
+    // Each attempt requests other objects.
     let first = (attempt - 1) * total;
     let next = Arc::new(AtomicU64::new(first));
     let began = Instant::now();
@@ -238,7 +238,7 @@ struct Found {
     wrong: Vec<String>,
 }
 
-/// How many of these are in the cache.
+/// Counts the objects of `wanted` that are in the cache.
 async fn find(
     proxy: std::net::SocketAddr,
     objects: &Arc<Objects>,
@@ -281,10 +281,10 @@ fn target(number: u64) -> String {
     format!("/fill/{number}")
 }
 
-/// The name of the verdict on the rate that was reached and on how fast it starts.
+/// Name of the verdict on the reached rate and the start time.
 pub const SPEED: &str = "the fill reaches its rate, and a start takes 1 s";
 const FIND_WITHIN: Duration = Duration::from_secs(300);
-/// What came last may be lost: a fill of 15 s must keep 95 %.
+/// The objects of this last period may be lost: a fill of 15 s must keep 95 %.
 const MAY_LOSE: Duration = Duration::from_millis(750);
-/// A disk that does not keep up at the end may spoil all but the last attempt.
+/// A disk that does not keep up at the end may spoil all attempts but the last.
 const ATTEMPTS: u64 = 2;

@@ -1,13 +1,14 @@
-//! A proxy killed again and again under load: it may forget, it must not lie, and it must start
-//! again.
+//! A proxy is killed repeatedly under load: it may lose objects, but it must not serve wrong
+//! content, and it must start again.
 //!
 //! Each round starts the proxy, requests objects that were stored before the kill, loads the proxy
-//! with requests whose responses are known byte by byte, and kills it at a random moment. A last
-//! phase fills it at a steady rate and kills it at the end. A round before whose kill the disk did
-//! not keep up is played again: what it lost was not written yet.
+//! with requests for content known byte by byte, and kills the proxy at a random moment. A last
+//! phase, [`fill`](fn@fill), fills a cache at a steady rate and kills the proxy at the end. If the
+//! disk did not keep up before the kill of a round, the round is repeated, because the lost objects
+//! were not written yet.
 //!
-//! Invariant: a body is checked if its framing calls it complete; a body that the kill cut short
-//! counts only if it looks complete.
+//! Invariant: a body is checked if it is complete according to the framing; a body that the kill
+//! cut short is an error only if it looks complete.
 
 mod client;
 mod disk;
@@ -35,38 +36,38 @@ use objects::{Objects, Random};
 pub use tally::READINESS;
 use tally::Tally;
 
-/// Something that can be started and killed; its cache survives both.
+/// A proxy that can be started and killed; its cache survives both.
 pub trait Victim {
-    /// Starts it; returns when it says that it listens.
+    /// Starts the proxy; returns when it reports that it listens.
     ///
     /// # Errors
-    /// Why it does not listen, for people.
+    /// The reason why the proxy does not listen, as text.
     fn start(&mut self) -> Result<SocketAddr, String>;
 
-    /// Ends it as a power cut would.
+    /// Kills the proxy without an orderly shutdown, as a power failure would.
     fn kill(&mut self);
 
-    /// The admin listener of what runs; its figures show whether the disk keeps up. Without it,
-    /// every loss counts.
+    /// Returns the admin listener of the running proxy; its metrics show whether the disk keeps up.
+    /// Without it, every loss counts.
     fn admin(&self) -> Option<SocketAddr> {
         None
     }
 }
 
-/// How long and how much.
+/// Run size.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Kills.
+    /// Number of kills.
     pub kills: u32,
-    /// Objects in all; one in 500 is large.
+    /// Number of objects; one in 500 is large.
     pub objects: u32,
-    /// Connections at once.
+    /// Concurrent connections.
     pub connections: usize,
-    /// Of sizes, contents, choices and moments.
+    /// Seed for sizes, contents, choices and kill times.
     pub seed: u64,
     /// Shortest and longest time from the load's start to the kill, milliseconds.
     pub round_millis: (u64, u64),
-    /// Sizes of the large objects, bytes: from, to.
+    /// Smallest and largest size for large objects, bytes.
     pub large_bytes: (u64, u64),
 }
 
@@ -96,10 +97,10 @@ impl Options {
     }
 }
 
-/// Plays all rounds; `progress` gets a line about each.
+/// Plays all rounds; `progress` gets a line after each kill.
 ///
 /// # Errors
-/// When there is no port for the origin.
+/// If the origin cannot bind a port.
 pub async fn play(
     victim: &mut dyn Victim,
     options: &Options,
@@ -137,7 +138,7 @@ pub async fn play(
         let safe_until = if !kill.disk_kept_up && again < AGAIN_MAX {
             again += 1;
             tally.again();
-            // What came before this round has survived a kill, or is known to be lost.
+            // Objects from earlier rounds have survived a kill, or are known to be lost.
             restarted
         } else {
             kill.at - SAFE_AFTER
@@ -159,7 +160,7 @@ pub async fn play(
     Ok(tally.verdicts(options, &counts))
 }
 
-/// Starts the proxy and sends it a request; `None` if it does not start.
+/// Starts the proxy and sends it a request; returns `None` if the proxy does not start.
 async fn begin(
     victim: &mut dyn Victim,
     objects: &Arc<Objects>,
@@ -183,15 +184,15 @@ async fn begin(
     Some(proxy)
 }
 
-/// Which objects are asked after.
+/// Objects to probe.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Probed {
-    /// Those that came since the last probe, and some of the older ones.
+    /// Objects committed since the last probe, and some of the older objects.
     Recent,
     All,
 }
 
-/// Asks for what was committed, from the cache only.
+/// Requests committed objects, from the cache only.
 async fn probe(
     proxy: SocketAddr,
     objects: &Arc<Objects>,
@@ -225,12 +226,12 @@ struct Load {
     restarted: Instant,
     objects: Arc<Objects>,
     tally: Arc<Tally>,
-    /// How many objects have been asked for when the round ends, earlier rounds included.
+    /// Objects requested by the end of the round, earlier rounds included.
     quota: u32,
     time: Duration,
 }
 
-/// A request that came back, and when it went out and in.
+/// A finished request, with start and end time.
 struct Came {
     began: Instant,
     ended: Instant,
@@ -239,10 +240,10 @@ struct Came {
     asked: Asked,
 }
 
-/// The end of a round.
+/// The kill after a round.
 struct Kill {
     at: Instant,
-    /// What waited for the disk [`SAFE_AFTER`] before was written.
+    /// True if everything that waited for the disk [`SAFE_AFTER`] before the kill was written.
     disk_kept_up: bool,
 }
 
@@ -262,12 +263,13 @@ impl Load {
             workers.spawn(async move { load.work(&stop, began, random).await });
         }
         sleep(self.time).await;
-        // A machine that is too slow for the round's objects gets more time.
+        // A machine that is too slow for the objects of the round gets more time.
         while !self.objects.are_most_asked_for(self.quota) && began.elapsed() < 10 * self.time {
             sleep(LOOK_PAUSE).await;
         }
         let disk_kept_up = disk.has_written_what_waited(SAFE_AFTER);
-        // Before the signal: what ends later may have been cut by it.
+        // Taken before the signal: a request that finishes later may have been cut short by the
+        // kill.
         let killed = Instant::now();
         victim.kill();
         drop(disk);
@@ -284,7 +286,7 @@ impl Load {
         let mut requester = Requester::new(self.proxy, Arc::clone(&self.objects));
         let mut all = vec![];
         while !stop.load(Ordering::Relaxed) {
-            // New objects are spread evenly over the round, so that some are always fresh at the
+            // New objects are spread evenly over the round, so that some are always recent at the
             // kill.
             let share = began.elapsed().as_secs_f64() / self.time.as_secs_f64();
             let Some((object, way)) = self.objects.choose(self.quota, share, &mut random) else {
@@ -302,7 +304,7 @@ impl Load {
                 asked,
             });
             if failed {
-                // A proxy that is gone refuses thousands of connections a second.
+                // A proxy that is not running would refuse thousands of connections a second.
                 sleep(AFTER_FAILURE).await;
             }
         }
@@ -312,7 +314,7 @@ impl Load {
 
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 const AFTER_FAILURE: Duration = Duration::from_millis(5);
-/// How long before a kill an object must have arrived to be counted.
+/// Minimum object age at the kill for which survival is required.
 const SAFE_AFTER: Duration = Duration::from_secs(1);
-/// Rounds that may be played again; the others are judged, however slow the disk is.
+/// Maximum repeated rounds; all other rounds are judged, however slow the disk is.
 const AGAIN_MAX: u32 = 3;

@@ -1,4 +1,5 @@
-//! The objects of a run: which there are, which have been asked for, which must be in the cache.
+//! The objects of a run: all objects, the objects requested so far, and the objects that must be in
+//! the cache.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,52 +10,52 @@ use super::{AGAIN_MAX, Options};
 use crate::ContentOrigin;
 use crate::content::{self, Content};
 
-/// Kind of request.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Plain,
-    /// A part from the middle.
+    /// Bytes 100 to 1123.
     Range,
     OnlyIfCached,
 }
 
-/// All objects; an object is a number.
+/// All objects; an object is identified by a number.
 #[derive(Debug)]
 pub(super) struct Objects {
     seed: u64,
-    /// Of all rounds, without those that are played again.
+    /// Number of objects in all rounds, without repeated rounds.
     count: u32,
     large_bytes: (u64, u64),
     authority: String,
-    /// Those below have been asked for.
+    /// All objects below this number have been requested.
     introduced: AtomicU32,
-    /// Asked for by the end of the round before.
+    /// Objects requested by the end of the previous round.
     base: AtomicU32,
     states: Mutex<Vec<State>>,
-    /// What was committed before this must be in the cache, if anything was killed yet.
+    /// Objects committed before this time must be in the cache; `None` until the first kill.
     safe_until: Mutex<Option<Instant>>,
 }
 
-/// What is known of one object.
+/// Object state.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// The time at which a client had the complete response, which was not from the cache.
+    /// Time at which a client had the complete response, which was not from the cache.
     committed: Option<Instant>,
-    /// It has been probed since.
+    /// True if the object has been probed since then.
     probed: bool,
 }
 
-/// An object that a client had got whole, and when, as seen from the kill.
+/// An object that a client has received completely, judged by the last kill's time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Committed {
     pub(super) object: u32,
-    /// Long enough before the kill that it must have survived.
+    /// True if the object was committed long enough before the kill that it must have survived.
     pub(super) must_survive: bool,
 }
 
 impl Objects {
     pub(super) fn new(options: &Options, origin: &ContentOrigin) -> Self {
-        // Rounds that are played again bring more objects.
+        // Repeated rounds add more objects.
         let states = options.objects + options.objects.div_ceil(options.kills.max(1)) * AGAIN_MAX;
         Self {
             seed: options.seed,
@@ -68,7 +69,7 @@ impl Objects {
         }
     }
 
-    /// The object that tells whether a proxy is ready.
+    /// The object for testing that a proxy is ready.
     pub(super) fn ready(&self) -> u32 {
         u32::MAX
     }
@@ -77,11 +78,11 @@ impl Objects {
         &self.authority
     }
 
-    /// Path and query of an object.
+    /// Path and query for an object.
     pub(super) fn target(&self, object: u32) -> String {
         if is_large(object) {
             let (from, to) = self.large_bytes;
-            // Even over the logarithm, as sizes are.
+            // Uniform over the logarithm, as sizes on the web are.
             let share = f64::from(object / LARGE_EVERY % 16) / 15.0;
             let size = from as f64 * (to as f64 / from as f64).powf(share);
             format!("/object/{object}?size={size:.0}")
@@ -92,25 +93,25 @@ impl Objects {
         }
     }
 
-    /// The expected body; `length` is the declared one.
+    /// The expected body; `length` is the declared length.
     pub(super) fn content(&self, target: &str, length: u64) -> Content {
         content::body_for(self.seed, target, 0, length)
     }
 
-    /// How many objects have been asked for at the end of `round` of `rounds`.
+    /// Objects requested by the end of `round`, out of `rounds`.
     pub(super) fn quota(&self, round: u32, rounds: u32) -> u32 {
         let quota = u64::from(self.count) * u64::from(round) / u64::from(rounds.max(1));
         u32::try_from(quota).unwrap_or(self.count)
     }
 
-    /// Whether three quarters of a round's new objects have been asked for.
+    /// Returns true if three quarters of the new objects of a round have been requested.
     pub(super) fn are_most_asked_for(&self, quota: u32) -> bool {
         let base = self.base.load(Ordering::Relaxed);
         let asked_for = self.introduced.load(Ordering::Relaxed) - base;
         4 * u64::from(asked_for) >= 3 * u64::from(quota.saturating_sub(base))
     }
 
-    /// An object to ask for, when `share` of the round is over, and how.
+    /// Chooses an object to request, when `share` of the round is over, and the kind of request.
     pub(super) fn choose(&self, quota: u32, share: f64, random: &mut Random) -> Option<(u32, Way)> {
         let base = self.base.load(Ordering::Relaxed);
         let due = f64::from(base) + f64::from(quota - base) * share.min(1.0);
@@ -128,7 +129,7 @@ impl Objects {
             return None;
         }
         let mut object = random.below(next);
-        // Large ones are rare on the web; and they would be nearly all bytes.
+        // Large objects are rare on the web, and without this draw they would be nearly all bytes.
         if is_large(object) && random.below(20) > 0 {
             object = random.below(next);
         }
@@ -140,7 +141,7 @@ impl Objects {
         Some((object, way))
     }
 
-    /// A client has all of it, and it was not in the cache before.
+    /// Records that a client has received the complete object, which was not in the cache before.
     pub(super) fn commit(&self, object: u32, at: Instant) {
         if let Some(state) = lock(&self.states).get_mut(object as usize) {
             *state = State {
@@ -150,14 +151,14 @@ impl Objects {
         }
     }
 
-    /// It is not in the cache; that has been counted.
+    /// Records that the object is not in the cache; this has been counted.
     pub(super) fn forget(&self, object: u32) {
         if let Some(state) = lock(&self.states).get_mut(object as usize) {
             state.committed = None;
         }
     }
 
-    /// Whether somebody has had it whole.
+    /// Returns true if a client has received the complete object.
     pub(super) fn is_committed(&self, object: u32) -> bool {
         let states = lock(&self.states);
         states
@@ -165,21 +166,21 @@ impl Objects {
             .is_some_and(|state| state.committed.is_some())
     }
 
-    /// The proxy was killed; what was committed before `safe_until` must have survived.
+    /// Records a kill; objects committed before `safe_until` must have survived.
     pub(super) fn killed(&self, safe_until: Instant) {
         *lock(&self.safe_until) = Some(safe_until);
         let introduced = self.introduced.load(Ordering::Relaxed);
         self.base.store(introduced, Ordering::Relaxed);
     }
 
-    /// What should be in the cache: all of it, or what came since the last probe and one in 16
-    /// others.
+    /// Returns the objects that should be in the cache: all, or the objects committed since the
+    /// last probe and one in 16 of the others.
     pub(super) fn committed(&self, all: bool) -> Vec<Committed> {
         let safe_until = *lock(&self.safe_until);
         let mut wanted = vec![];
         for (object, state) in (0..).zip(lock(&self.states).iter_mut()) {
             let Some(at) = state.committed else { continue };
-            // Those are stale by now, and `only-if-cached` may rightly say so.
+            // Short-lived objects are stale by now, so 504 to `only-if-cached` would be correct.
             if is_short_lived(object) || (state.probed && !all && object % 16 != 0) {
                 continue;
             }
@@ -206,7 +207,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// SplitMix64: choices that a seed brings back.
+/// SplitMix64: the same seed gives the same choices.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
@@ -223,7 +224,7 @@ impl Random {
         word ^ word >> 31
     }
 
-    /// A source of its own.
+    /// Returns an independent generator.
     pub(super) fn split(&mut self) -> Self {
         Self(self.next())
     }
@@ -233,7 +234,7 @@ impl Random {
         u32::try_from(high >> 32).unwrap_or(0)
     }
 
-    /// From `from` to `to`, which is not less.
+    /// Returns a number from `from` to `to`, inclusive; `to` must not be less than `from`.
     pub(super) fn between(&mut self, from: u64, to: u64) -> u64 {
         from + self.next() % (to - from + 1)
     }

@@ -1,4 +1,4 @@
-//! What a run counted, and the bars it is held against.
+//! Counts from a run, and the limits for them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use super::{Came, Options};
 use crate::Counts;
 use crate::scenario::Verdict;
 
-/// Counts of all rounds.
+/// Counts from all rounds.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Mutex<Sums>);
 
@@ -23,20 +23,20 @@ struct Sums {
     hits: u64,
     bytes: u64,
     wrong: Vec<String>,
-    /// Seen as cut short by the client, which is what a kill may do.
+    /// Responses that were detectably cut short, which a kill may cause.
     cut: u64,
     ended_by_kill: u64,
-    /// Begun more than [`CALM_AFTER`] after a restart and not ended by a kill.
+    /// Requests started more than [`CALM_AFTER`] after a restart and not failed because of a kill.
     calm: u64,
     calm_failed: u64,
     failures: BTreeMap<String, u64>,
     probed: u64,
-    /// Answers to a probe that were neither the object nor 504.
+    /// Responses to a probe that were neither the object nor 504.
     probe_faults: Vec<String>,
     survived: u64,
     probed_late: u64,
     survived_late: u64,
-    /// Rounds that were played again, because the disk did not keep up.
+    /// Rounds that were repeated because the disk did not keep up.
     again: u32,
     started: u32,
     start_faults: Vec<String>,
@@ -53,12 +53,13 @@ impl Tally {
         self.sums().start_faults.push(why);
     }
 
-    /// A round is played again, because the disk did not keep up.
+    /// Counts a round that is repeated because the disk did not keep up.
     pub(super) fn again(&self) {
         self.sums().again += 1;
     }
 
-    /// The time from the start of the process to its greeting, and to the first answer.
+    /// Records the time from the start of the process to the report that it listens, and to the
+    /// first response.
     pub(super) fn ready(&self, listening: Duration, answered: Duration) {
         let mut sums = self.sums();
         sums.started += 1;
@@ -66,7 +67,7 @@ impl Tally {
         sums.ready_max = sums.ready_max.max(answered);
     }
 
-    /// A request of the load, once it is known when the kill was.
+    /// Counts a request of the load; called when the time of the kill is known.
     pub(super) fn came(&self, objects: &Objects, came: &Came, restarted: Instant, killed: Instant) {
         let mut sums = self.sums();
         sums.requests += 1;
@@ -75,8 +76,8 @@ impl Tally {
             Asked::Right { hit, bytes } => {
                 sums.hits += u64::from(*hit);
                 sums.bytes += bytes;
-                // A client may have the complete object from a hit that was not observed: then the
-                // first one counts.
+                // After a hit on an object that is not committed: no complete response was observed
+                // when the object was stored, so this first hit counts as the commit.
                 if came.way == Way::Plain && (!hit || !objects.is_committed(came.object)) {
                     objects.commit(came.object, came.ended);
                 }
@@ -109,7 +110,7 @@ impl Tally {
         }
     }
 
-    /// An object was asked for from the cache only.
+    /// Counts a probe, which is a request with `only-if-cached`.
     pub(super) fn probed(&self, objects: &Objects, committed: &Committed, asked: &Asked) {
         let mut sums = self.sums();
         let there = match asked {
@@ -118,7 +119,7 @@ impl Tally {
                 sums.wrong.push(format!("after a restart: {what}"));
                 true
             }
-            // An object that breaks off is not there; that it does so is seen by the client.
+            // A truncated object counts as lost; the client can detect the truncation.
             Asked::NotCached | Asked::Cut => false,
             other => {
                 let target = objects.target(committed.object);
@@ -138,7 +139,7 @@ impl Tally {
         }
     }
 
-    /// How it stands, in a line.
+    /// Returns a one-line summary.
     pub(super) fn line(&self) -> String {
         let sums = self.sums();
         format!(
@@ -254,7 +255,7 @@ pub(super) fn percent(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// The name of the verdict on how fast it starts.
+/// Name of the verdict on the start time.
 pub const READINESS: &str = "ready within 1 s of the start";
 const CALM_AFTER: Duration = Duration::from_secs(1);
 pub(super) const READY_WITHIN: Duration = Duration::from_secs(1);

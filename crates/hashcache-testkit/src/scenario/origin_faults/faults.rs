@@ -1,7 +1,9 @@
-//! The answers: every way we know for an origin to say something false, unclear or half.
+//! The fault table: every known way for an origin to send a false, ambiguous or incomplete
+//! response.
 //!
-//! In the bytes `|` stands for CRLF; `{x*N}` is the letter x, N times; `{f*N}` N field lines;
-//! `{i*N}` N interim responses. Every head that could be stored asks for it, to tempt.
+//! In the bytes, `|` stands for CRLF, `{x*N}` for N letters x, `{f*N}` for N field lines, and
+//! `{i*N}` for N interim responses. Most heads carry `max-age`, so that a faulty proxy would store
+//! the response.
 
 use super::{After, Fault};
 
@@ -22,15 +24,16 @@ const fn fault(
 
 use After::{Close, Keep, Reset};
 
-/// All faults: name, bytes, what follows them, and the content that a client may take for complete.
+/// All faults: name, bytes, action after the bytes, and the responses that a client may accept as
+/// complete.
 #[rustfmt::skip]
 pub const FAULTS: &[Fault] = &[
-    // For comparison: nothing is wrong with these.
+    // Correct responses, for comparison.
     fault("none-length", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 5||hello", Keep, &[(200, b"hello")]),
     fault("none-chunks", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Transfer-Encoding: chunked||5|hello|0||", Keep, &[(200, b"hello")]),
     fault("none-until-close", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Connection: close||hello", Close, &[(200, b"hello")]),
 
-    // Two lengths.
+    // Conflicting or invalid framing.
     fault("length-and-coding", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 3|Transfer-Encoding: chunked||5|hello|0||", Keep, &[(200, b"hello")]),
     fault("coding-and-length", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Transfer-Encoding: chunked|Content-Length: 30||5|hello|0||", Keep, &[(200, b"hello")]),
     fault("lengths-different", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 5|Content-Length: 7||hello", Close, &[]),
@@ -48,7 +51,7 @@ pub const FAULTS: &[Fault] = &[
     fault("coding-chunked-identity", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Transfer-Encoding: chunked, identity||5|hello|0||", Close, &[]),
     fault("coding-in-1.0", b"HTTP/1.0 200 OK|Cache-Control: max-age=3600|Transfer-Encoding: chunked||5|hello|0||", Close, &[]),
 
-    // Broken off.
+    // Content or head cut short.
     fault("short-length-fin", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 10||hello", Close, &[]),
     fault("short-length-rst", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 10||hello", Reset, &[]),
     fault("short-by-one", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 6||hello", Close, &[]),
@@ -66,7 +69,7 @@ pub const FAULTS: &[Fault] = &[
     fault("closed-at-once", b"", Close, &[]),
     fault("reset-at-once", b"", Reset, &[]),
 
-    // Chunks that are none.
+    // Malformed or oversized chunks and trailers.
     fault("chunk-size-sign", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Transfer-Encoding: chunked||+5|hello|0||", Close, &[]),
     fault("chunk-size-0x", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Transfer-Encoding: chunked||0x5|hello|0||", Close, &[]),
     fault("chunk-size-letters", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Transfer-Encoding: chunked||five|hello|0||", Close, &[]),
@@ -79,7 +82,7 @@ pub const FAULTS: &[Fault] = &[
     fault("trailer-malformed", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Transfer-Encoding: chunked||5|hello|0|no colon||", Close, &[]),
     fault("trailer-with-length", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Transfer-Encoding: chunked||5|hello|0|Content-Length: 50||", Keep, &[(200, b"hello")]),
 
-    // Heads.
+    // Malformed heads.
     fault("folded", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|X: a| b|Content-Length: 5||hello", Close, &[(200, b"hello")]),
     fault("folded-length", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length:| 5||hello", Close, &[(200, b"hello")]),
     fault("folded-coding", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Transfer-Encoding:| chunked||5|hello|0||", Close, &[(200, b"hello")]),
@@ -111,7 +114,7 @@ pub const FAULTS: &[Fault] = &[
     fault("icy", b"ICY 200 OK||hello", Close, &[]),
     fault("binary", b"\x00\x01\x02\x03\xff\xfe\xfd||", Close, &[]),
 
-    // Interim responses, and statuses that mean something else here.
+    // Interim responses, and statuses with special rules (101, 204, 206, 304).
     fault("interim-then-final", b"{i*3}HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 5||hello", Keep, &[(200, b"hello")]),
     fault("interim-flood", b"{i*5000}HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 5||hello", Close, &[(200, b"hello")]),
     fault("interim-then-nothing", b"{i*3}", Close, &[]),
@@ -124,7 +127,7 @@ pub const FAULTS: &[Fault] = &[
     fault("206-without-range", b"HTTP/1.1 206 Partial|Cache-Control: max-age=3600|ETag: \"a\"|Content-Length: 5||hello", Keep, &[(206, b"hello")]),
     fault("206-range-and-length-differ", b"HTTP/1.1 206 Partial|Cache-Control: max-age=3600|ETag: \"a\"|Content-Range: bytes 0-9/10|Content-Length: 5||hello", Keep, &[(206, b"hello")]),
 
-    // More than was asked for: the next request on the connection must not get it.
+    // Bytes after the response, which the next request on the connection must not get.
     fault("second-answer", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 5||helloHTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 8||poisoned", Keep, &[(200, b"hello")]),
     fault("second-answer-after-chunks", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Transfer-Encoding: chunked||5|hello|0||HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 8||poisoned", Keep, &[(200, b"hello")]),
     fault("bytes-after-the-body", b"HTTP/1.1 200 OK|Cache-Control: max-age=3600|Content-Length: 5||hello, world", Keep, &[(200, b"hello")]),

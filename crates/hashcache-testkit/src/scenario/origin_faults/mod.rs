@@ -1,11 +1,12 @@
-//! Origins that send false, ambiguous or incomplete responses: a client must see that, now and
-//! later.
+//! Origins that send false, ambiguous or incomplete responses: a client must be able to detect
+//! this, immediately and later.
 //!
-//! Each fault of [`FAULTS`] is the first response to a path of its own, requested by a client of
-//! HTTP/1.1 and one of 1.0; every later response to that path is correct. A client may take only
-//! the correct response, or the one content that the fault allows, for complete.
+//! Each fault of [`FAULTS`] is the first response to a separate path, requested by an HTTP/1.1
+//! client and, at another path, by an HTTP/1.0 client; every later response to a path is correct. A
+//! client may accept as complete only the correct response, or a response that the fault explicitly
+//! allows.
 //!
-//! Invariant: no part of a fault is served as complete from the cache afterwards, and no other
+//! Invariant: no part of a faulty response is later served as complete from the cache, and no other
 //! request gets bytes that were left on a connection.
 
 mod faults;
@@ -23,22 +24,22 @@ use crate::{BodyEnd, Client, Origin, RawRequest, Response, Script};
 
 pub use faults::FAULTS;
 
-/// One way for an origin to fail.
+/// A faulty response from an origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// What to call it.
+    /// Fault name.
     pub name: &'static str,
-    /// What the origin sends; see the table's head for the words in it.
+    /// Bytes that the origin sends; the table head explains the placeholders.
     pub bytes: &'static [u8],
-    /// What it does then.
+    /// Action of the origin after these bytes.
     pub after: After,
-    /// The method of the request.
+    /// Request method.
     pub method: &'static str,
-    /// Statuses and contents that a client may take for whole.
+    /// Statuses and contents that a client may accept as complete.
     pub whole: &'static [(u16, &'static [u8])],
 }
 
-/// What follows the bytes of a fault.
+/// Action of the origin after the bytes of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// The connection stays open for another request.
@@ -49,17 +50,17 @@ pub enum After {
     Reset,
 }
 
-/// The version a client speaks.
+/// HTTP version that a client uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Speaks {
     Http11,
     Http10,
 }
 
-/// An origin that answers each path `/fault/NUMBER/…` with that fault once, then cleanly.
+/// Starts an origin that answers each path `/fault/NUMBER/…` once with that fault, then correctly.
 ///
 /// # Errors
-/// When no port can be had.
+/// If the listener cannot be bound.
 pub async fn faulty_origin(faults: &'static [Fault]) -> io::Result<Origin> {
     let answered = Mutex::new(HashSet::new());
     Origin::start(move |request| {
@@ -119,7 +120,7 @@ impl Fault {
         }
     }
 
-    /// Whether a client may take this answer for what it says.
+    /// Returns true if a client may accept this response as it is.
     fn allows(&self, answer: &Response) -> bool {
         let whole = |status: u16, body: &[u8]| answer.status == status && answer.body == body;
         let clean = if self.method == "HEAD" { b"" } else { CLEAN };
@@ -127,7 +128,7 @@ impl Fault {
     }
 }
 
-/// Plays these faults of an origin started by [`faulty_origin`] with the same list.
+/// Plays these faults with an origin that [`faulty_origin`] has started for the same list.
 pub async fn play_all(place: &Place<'_>, faults: &[Fault]) -> Vec<Verdict> {
     let mut verdicts = vec![];
     for (number, fault) in faults.iter().enumerate() {
@@ -159,7 +160,7 @@ async fn play(place: &Place<'_>, fault: &Fault, number: usize, speaks: Speaks) -
         verdict.fault("no answer in time");
     }
 
-    // Bytes left on the upstream connection would arrive now.
+    // Bytes left on the upstream connection would be received now.
     let innocent = format!("/innocent/{number}/{version}");
     for _ in 0..2 {
         let answer = ask(place, "GET", &innocent, Speaks::Http11, "").await;
@@ -168,7 +169,7 @@ async fn play(place: &Place<'_>, fault: &Fault, number: usize, speaks: Speaks) -
             format!("an innocent request got {}", describe(&answer))
         });
     }
-    // What came for HEAD was never content, so that a GET may get nothing of it.
+    // Bytes after a response to HEAD are never content, so a GET must not get any of them.
     let whole = if fault.method == "GET" {
         fault.whole
     } else {
@@ -198,7 +199,7 @@ async fn play(place: &Place<'_>, fault: &Fault, number: usize, speaks: Speaks) -
     verdict
 }
 
-/// Notes a fault if a client would take `answer` for whole and it is not.
+/// Records a fault if a client would accept `answer` as complete although it is not.
 fn judge(verdict: &mut Verdict, which: &str, fault: &Fault, answer: &io::Result<Response>) {
     let Ok(answer) = answer else { return };
     for complaint in &answer.complaints {
@@ -272,7 +273,7 @@ fn path_of(request: &RawRequest) -> &str {
 }
 
 const CLEAN: &[u8] = b"clean";
-/// Longer than the proxy waits for anything these faults bring about.
+/// Longer than any proxy time limit that these faults reach.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[cfg(test)]

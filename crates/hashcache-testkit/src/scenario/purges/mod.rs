@@ -1,11 +1,11 @@
 //! Purges: a purged response is never served again, and no other response is lost.
 //!
-//! An origin serves objects with editions that it can replace; each has a prefix, a label and a
-//! cache group in common with some others. Purged objects are requested at once, while an old
-//! edition is in flight, and after the proxy was killed immediately after its response.
+//! The origin serves objects in editions, which it can replace. Each object shares a prefix, a
+//! label and a cache group with some of the others. Purged objects are requested immediately, while
+//! an old edition is in flight, and after the proxy was killed directly after the PURGE response.
 //!
-//! Invariant: a response to a request that began after the response to the purge is of the edition
-//! that was current by then, or the origin was asked whether it is.
+//! Invariant: a request sent after the PURGE response gets the edition that is current at that
+//! time, or the proxy has validated the response with the origin.
 
 mod site;
 
@@ -20,19 +20,19 @@ use super::never_wrong::Victim;
 use crate::client::Client;
 use crate::script::Gate;
 
-/// How much.
+/// Scenario size.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Objects of each part.
+    /// Objects in each part.
     pub objects: usize,
-    /// Kills of each kind of purge.
+    /// Kills for each kind of purge.
     pub kills: usize,
 }
 
-/// Plays all parts against `victim`, which may be killed and comes up again with its cache.
+/// Plays all parts against `victim`, which is killed and restarted with its cache.
 ///
 /// # Errors
-/// When the proxy does not start or the origin finds no port.
+/// If the proxy does not start or the origin cannot bind a port.
 pub async fn play(victim: &mut dyn Victim, options: &Options) -> Result<Vec<Verdict>, String> {
     let failed = |error: io::Error| error.to_string();
     let mut verdicts = Vec::new();
@@ -55,7 +55,7 @@ pub async fn play(victim: &mut dyn Victim, options: &Options) -> Result<Vec<Verd
     Ok(verdicts)
 }
 
-/// One kind of purge, tried on objects of its own.
+/// Test for one kind of purge, with separate objects.
 struct Part<'a> {
     site: &'a Site,
     proxy: SocketAddr,
@@ -94,7 +94,8 @@ impl<'a> Part<'a> {
         std::mem::take(&mut self.verdict)
     }
 
-    /// All are stored; a new edition; a purge: what it names is new, all else is as it was stored.
+    /// Stores all objects, replaces the edition and purges: objects that the purge names must then
+    /// be of the new edition, all others must be served as stored, without a request to the origin.
     async fn at_once(&mut self) -> Verdict {
         self.begin("at once");
         let outcome = self.try_at_once().await;
@@ -131,7 +132,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// Softly, without a new edition: each is asked about once, and not sent again.
+    /// Soft purge without a new edition: each named object is validated once and not sent again.
     async fn confirmed(&mut self, client: &mut Client) -> io::Result<()> {
         let site = self.site;
         self.purge(client).await?;
@@ -152,8 +153,8 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    /// An old edition is in flight at the time of the purge: later requests get the new one, and it
-    /// stays stored.
+    /// An old edition is in flight at the time of the purge: later requests must get the new
+    /// edition, which must stay stored.
     async fn on_its_way(&mut self) -> Verdict {
         self.begin("on its way");
         let outcome = self.try_on_its_way().await;
@@ -220,7 +221,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// A purge that nobody answers in this time never is.
+/// Time limit for each wait; a PURGE without a response by then will never get one.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn purge(client: &mut Client, site: &Site, kind: Kind, soft: bool) -> io::Result<u16> {
@@ -237,7 +238,7 @@ async fn purge(client: &mut Client, site: &Site, kind: Kind, soft: bool) -> io::
     Ok(response.await.map_err(io::Error::other)??.status)
 }
 
-/// `Cache-Group-Invalidation` on the answer to a POST.
+/// Tests `Cache-Group-Invalidation` in the response to a POST.
 async fn by_unsafe_method(site: &Site, proxy: SocketAddr, options: &Options) -> Verdict {
     let mut part = Part::new(site, proxy, Kind::Group, false, options);
     part.begin("by an unsafe method");
@@ -273,7 +274,7 @@ async fn try_unsafe_method(part: &mut Part<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The proxy is killed the moment it has answered a purge, and asked when it is up again.
+/// Kills the proxy directly after the PURGE response, restarts it and requests the objects.
 async fn over_kills(
     victim: &mut dyn Victim,
     site: &Site,
@@ -296,7 +297,7 @@ async fn over_kills(
                 break;
             }
         }
-        // If nothing survives a kill, nothing can be found after it.
+        // If no object survived the kill, the check for purged objects would prove nothing.
         part.verdict.expect(2 * kept >= left, || {
             format!("{kept} of {left} others survived")
         });
@@ -313,8 +314,8 @@ async fn over_kills(
 }
 
 impl Part<'_> {
-    /// Stores all, waits for `pause`, purges, kills the proxy and asks when it is up again. Returns
-    /// how many objects survived.
+    /// Stores all objects, waits for `pause`, purges, kills and restarts the proxy and requests the
+    /// objects. Returns the number of objects that survived.
     async fn over_kill(
         &mut self,
         victim: &mut dyn Victim,
@@ -357,8 +358,8 @@ impl Part<'_> {
     }
 }
 
-/// Pauses before a purge that is followed by a kill: twice as long as a put waits for its batch,
-/// and longer ones if the disk was too slow for that.
+/// Pauses before a purge that is followed by a kill: the first is twice as long as a put waits for
+/// its batch; the longer ones are used if the disk was too slow for that.
 const PAUSES: [Duration; 3] = [
     Duration::from_millis(600),
     Duration::from_secs(2),

@@ -1,4 +1,4 @@
-//! A site whose objects have editions, and the objects that a purge names.
+//! An origin with objects in editions, and the objects that each kind of purge names.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use crate::client::{BodyEnd, Response};
 use crate::origin::{Origin, RawRequest};
 use crate::script::{Gate, Script};
 
-/// What purges name.
+/// Purge selector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Url,
@@ -33,15 +33,16 @@ impl Kind {
 #[derive(Default)]
 struct State {
     edition: AtomicU64,
-    /// The shelf in their path distinguishes objects from those of earlier parts.
+    /// Number in each path, group and label; a new number separates the objects in a part from the
+    /// objects in earlier parts.
     shelf: AtomicU64,
     asked: AtomicUsize,
     sent: AtomicUsize,
-    /// The next answer opens the first of these and waits for the second.
+    /// The next response opens the first of these gates and waits for the second.
     held: Mutex<Option<(Gate, Gate)>>,
 }
 
-/// An origin; see the module's head.
+/// The origin; see the module head.
 pub(super) struct Site {
     origin: Origin,
     state: Arc<State>,
@@ -58,17 +59,17 @@ impl Site {
         Ok(Self { origin, state })
     }
 
-    /// The edition that is out.
+    /// Returns the current edition.
     pub(super) fn edition(&self) -> u64 {
         self.state.edition.load(Ordering::SeqCst)
     }
 
-    /// Brings out a new edition of everything.
+    /// Replaces all objects by a new edition.
     pub(super) fn bring_out(&self) {
         self.state.edition.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// From now on objects are others than before.
+    /// Moves to new objects: URLs, groups and labels made after this call have a new shelf number.
     pub(super) fn another_shelf(&self) {
         self.state.shelf.fetch_add(1, Ordering::SeqCst);
     }
@@ -77,12 +78,12 @@ impl Site {
         self.state.shelf.load(Ordering::SeqCst)
     }
 
-    /// Requests that came.
+    /// GET requests received.
     pub(super) fn asked(&self) -> usize {
         self.state.asked.load(Ordering::SeqCst)
     }
 
-    /// Objects that were sent.
+    /// Objects sent in full, that is, without the 304 responses.
     pub(super) fn sent(&self) -> usize {
         self.state.sent.load(Ordering::SeqCst)
     }
@@ -91,8 +92,8 @@ impl Site {
         self.origin.complaints()
     }
 
-    /// The next response is of the edition that is current at the time of its request; it opens
-    /// `arrived` then, and waits for `leave`.
+    /// Holds back the next response: it has the edition that is current at the time of the request,
+    /// opens `arrived` when the request has arrived, and waits for `leave`.
     pub(super) fn hold(&self, arrived: &Gate, leave: &Gate) {
         let held = (arrived.clone(), leave.clone());
         *lock(&self.state.held) = Some(held);
@@ -103,19 +104,19 @@ impl Site {
         self.origin.url(&format!("/{}/{street}/{n}", self.shelf()))
     }
 
-    /// The target of a POST whose response invalidates the group that a purge would name.
+    /// Target of a POST; the response invalidates the group that a purge by group names.
     pub(super) fn form(&self) -> String {
         self.origin.url(&format!("/{}/form/0", self.shelf()))
     }
 
-    /// The object that is named by every kind of purge.
+    /// Returns the first object that this kind of purge names.
     pub(super) fn named(&self, kind: Kind) -> usize {
         (0..)
             .find(|n| self.is_named(kind, *n))
             .expect("each names some")
     }
 
-    /// Whether a purge of this kind names an object.
+    /// Returns true if a purge of this kind names object `n`.
     pub(super) fn is_named(&self, kind: Kind, n: usize) -> bool {
         match kind {
             Kind::Url => n == ONE,
@@ -125,7 +126,7 @@ impl Site {
         }
     }
 
-    /// URL and fields of the purge.
+    /// URL and fields for the PURGE request.
     pub(super) fn purge(&self, kind: Kind) -> (String, Vec<(&'static str, String)>) {
         let shelf = self.shelf();
         match kind {
@@ -142,7 +143,7 @@ impl Site {
         }
     }
 
-    /// The edition that a response is of, if it is a whole one of this object.
+    /// Returns the edition in a response if it is a complete response with object `n`.
     pub(super) fn edition_in(&self, n: usize, response: &Response) -> Option<u64> {
         if response.status != 200 || response.end != BodyEnd::Complete {
             return None;

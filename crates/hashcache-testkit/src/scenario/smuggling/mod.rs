@@ -1,11 +1,12 @@
-//! Requests with two meanings: each must be refused, or passed on with one.
+//! Ambiguous requests: the proxy must refuse each of them, or forward it with one meaning.
 //!
-//! Every shape of [`SHAPES`] is sent with an innocent request behind it on the same connection,
-//! then an innocent one is sent on two new connections: an answer to somebody else's request shows
-//! there. The origin records what it is asked and complains of whatever is doubtful.
+//! Each shape of [`SHAPES`] is sent with an innocent request behind it on the same connection. Then
+//! an innocent request is sent on each of two new connections: a client that gets the response to
+//! another client's request is detected there. The origin records all requests and complains about
+//! everything doubtful.
 //!
-//! Invariant: each path of a run is asked for once, so every request on record and every answer can
-//! be traced to what was sent.
+//! Invariant: each path of a run is requested once, so every recorded request and every response
+//! can be traced to the bytes that were sent.
 
 mod shapes;
 
@@ -19,50 +20,50 @@ use crate::{Client, Origin, RawRequest, Response, Script};
 
 pub use shapes::SHAPES;
 
-/// One way to write a request.
+/// A way to write a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// What to call it.
+    /// Shape name.
     pub name: &'static str,
-    /// What is sent; see the table's head for the words in it.
+    /// Bytes to send; the table head explains the placeholders.
     pub bytes: &'static [u8],
-    /// What may become of it.
+    /// Permitted outcomes.
     pub allowed: Allowed,
-    /// Where it is sent.
+    /// Proxy modes in which the shape is sent.
     pub modes: Modes,
 }
 
-/// What may become of a request.
+/// Permitted outcomes for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// It must be answered with a page of the proxy's own and one of [`REFUSALS`], and be the last
-    /// on its connection.
+    /// The proxy must answer with its own error page and a status in [`REFUSALS`], and must close
+    /// the connection after it.
     Refused,
-    /// It must be answered so too; the connection may go on.
+    /// As `Refused`, but the connection may stay open.
     RefusedAlone,
-    /// It must be passed on, with this content.
+    /// The proxy must forward the request, with this content.
     Forwarded(&'static [u8]),
-    /// One of the two.
+    /// The proxy may refuse or forward the request.
     Either,
 }
 
-/// In which modes of the proxy a shape makes sense.
+/// Proxy modes in which a shape makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Modes {
-    /// Everywhere.
+    /// Both modes.
     Both,
-    /// In a forward proxy.
+    /// A forward proxy.
     Forward,
-    /// In front of an origin.
+    /// A reverse proxy in front of an origin.
     Accelerate,
 }
 
-/// A proxy and how to speak to it.
+/// A proxy, the proxy mode and the origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// Where it listens.
+    /// Proxy address.
     pub proxy: SocketAddr,
-    /// Whether it stands in front of the origin; else it is a forward proxy.
+    /// True for a reverse proxy in front of the origin, false for a forward proxy.
     pub accelerates: bool,
     /// The origin, started by [`echo_origin`].
     pub origin: &'a Origin,
@@ -71,19 +72,19 @@ pub struct Place<'a> {
 /// How the bytes are cut into segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// All at once, with the innocent request behind them.
+    /// All bytes at once, together with the innocent request behind them.
     Whole,
-    /// In two at this share of the whole, in hundredths, with a moment between.
+    /// Two segments with a short pause between them; the first has this percentage of the bytes.
     At(usize),
 }
 
-/// The statuses of a refusal.
+/// Refusal statuses.
 pub const REFUSALS: [u16; 7] = [400, 414, 417, 421, 431, 501, 505];
 
-/// An origin that answers each request with what it was: `METHOD path`.
+/// Starts an origin that answers each request with its method and path: `METHOD path`.
 ///
 /// # Errors
-/// When no port can be had.
+/// If the listener cannot be bound.
 pub async fn echo_origin() -> std::io::Result<Origin> {
     Origin::start(|request| {
         let echo = format!("{} {}", request.method(), path_of(request));
@@ -124,7 +125,7 @@ pub async fn play_all(place: &Place<'_>, shapes: &[Shape], cuts: &[Cut]) -> Vec<
     verdicts
 }
 
-/// What must hold of all the origin was asked in a run, late requests included.
+/// Checks all requests that the origin has received in a run, late requests included.
 fn whole_record(place: &Place<'_>, sent: usize) -> Verdict {
     let mut verdict = Verdict::new("record of the origin");
     let requests = place.origin.requests();
@@ -143,10 +144,10 @@ fn whole_record(place: &Place<'_>, sent: usize) -> Verdict {
     verdict
 }
 
-/// The paths and targets of one play.
+/// Paths and targets for one shape with one cut.
 struct Names {
     authority: String,
-    /// In front of each path, to make a target.
+    /// Prefix that makes a target from a path.
     prefix: String,
     base: String,
 }
@@ -190,17 +191,18 @@ impl Names {
         }
     }
 
-    /// Requests the origin may see for one play.
+    /// Returns how many requests the origin may receive for one play.
     fn requests_meant(&self, shape: &Shape) -> usize {
         let innocent = 3;
         innocent + 1 + usize::from(shape.means_two())
     }
 }
 
-/// Bytes of the table with their words replaced; `word` knows those in braces without a number.
+/// Returns the table bytes with the placeholders replaced; `word` replaces the placeholders without
+/// a number.
 ///
 /// # Panics
-/// When the bytes are not written as the table is.
+/// Panics if the bytes do not follow the table syntax.
 #[must_use]
 pub fn written_out(shape: &[u8], word: impl Fn(&str) -> String) -> Vec<u8> {
     let mut bytes = vec![];
@@ -230,7 +232,7 @@ pub fn written_out(shape: &[u8], word: impl Fn(&str) -> String) -> Vec<u8> {
 }
 
 impl Shape {
-    /// Whether it makes sense in this mode.
+    /// Returns true if the shape makes sense in this mode.
     #[must_use]
     pub fn is_for(&self, accelerates: bool) -> bool {
         match self.modes {
@@ -240,13 +242,13 @@ impl Shape {
         }
     }
 
-    /// Whether a second request is meant.
+    /// Returns true if the shape contains a second, intended request.
     #[must_use]
     pub fn means_two(&self) -> bool {
         self.bytes.windows(3).any(|word| word == b"{p}")
     }
 
-    /// The method of the first request.
+    /// Returns the first request's method.
     #[must_use]
     pub fn method(&self) -> String {
         let token = self.bytes.iter().skip_while(|&&byte| byte == b'|');
@@ -267,7 +269,7 @@ async fn play(place: &Place<'_>, shape: &Shape, cut: Cut, names: &Names) -> Verd
         names.innocent(AFTER),
     ]
     .concat();
-    // What may be asked and answered, in this order.
+    // Intended requests and their responses, in this order.
     let mut meant = vec![(shape.method(), names.path(FIRST))];
     if shape.means_two() {
         meant.push(("GET".to_owned(), names.path(SECOND)));
@@ -308,7 +310,8 @@ async fn play(place: &Place<'_>, shape: &Shape, cut: Cut, names: &Names) -> Verd
     verdict
 }
 
-/// Sends `bytes` and reads responses, until each intended request has one or no more arrive.
+/// Sends `bytes` and reads responses, until each intended request has a response or no more
+/// responses arrive.
 async fn converse(
     proxy: SocketAddr,
     bytes: &[u8],
@@ -317,7 +320,8 @@ async fn converse(
 ) -> std::io::Result<Vec<Response>> {
     let conversation = async {
         let mut client = Client::connect(proxy).await?;
-        // A refusal may close the connection while we are still sending; its answer counts.
+        // A refusal may close the connection while the client is still sending; the response
+        // counts.
         let _ = match cut {
             Cut::Whole => client.send(bytes).await,
             Cut::At(share) => {
@@ -337,7 +341,8 @@ async fn converse(
                 .is_some_and(|value| value.eq_ignore_ascii_case("close"));
             answers.push(answer);
             if closes {
-                // A FIN, or a RST since more had been sent; but no byte that looks like an answer.
+                // The close may be a FIN, or a RST because more bytes had been sent, but no further
+                // byte may arrive that a client could parse as a response.
                 if let Err(error) = client.read_close().await
                     && error.kind() == std::io::ErrorKind::InvalidData
                 {
@@ -431,7 +436,8 @@ fn judge_requests(
         .iter()
         .find(|request| path_of(request).starts_with(&names.path(FIRST)));
     match (shape.allowed, first) {
-        // One whose content turns out malformed may have been passed on in part, never as whole.
+        // A request with content that turns out to be malformed may have been forwarded in part,
+        // but never as complete.
         (Allowed::Refused | Allowed::RefusedAlone, Some(request)) if request.whole => {
             verdict.fault(format!("reached the origin: {:?}", request.head.start_line));
         }
@@ -451,7 +457,8 @@ fn judge_requests(
     }
 }
 
-/// What the origin said it was asked, if the origin said it.
+/// Returns the method and path that the origin has echoed, or `None` if the response is not from
+/// the origin.
 fn echo_of(answer: &Response) -> Option<String> {
     let echo = answer.field("X-Echo")?;
     let same = answer.body == echo.as_bytes() || answer.body.is_empty() && echo.starts_with("HEAD");
@@ -465,7 +472,7 @@ fn is_own_refusal(answer: &Response) -> bool {
     ours && REFUSALS.contains(&answer.status)
 }
 
-/// Path and query of a request, whatever the form of its target.
+/// Request path and query, for each target form.
 fn path_of(request: &RawRequest) -> &str {
     let target = request.target();
     match target.split_once("://") {
@@ -478,9 +485,10 @@ const FIRST: &str = "first";
 const SECOND: &str = "second";
 const AFTER: &str = "after";
 const SMUGGLED: &str = "smuggled";
-/// Longer than any limit that a well-meant request could meet here.
+/// Longer than every proxy time limit that a correct request could reach here.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Lets the first segment arrive alone; nothing depends on it for being right.
+/// Pause after which the first segment usually arrives separately; the result does not depend on
+/// it.
 const SEGMENT_PAUSE: Duration = Duration::from_millis(2);
 
 #[cfg(test)]

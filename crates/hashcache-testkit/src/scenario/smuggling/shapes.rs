@@ -1,19 +1,20 @@
-//! The requests: every way we know to write one with two meanings, or one that looks like it.
+//! The request table: every known way to write an ambiguous request, and requests that only look
+//! ambiguous.
 //!
-//! In the bytes `|` stands for CRLF, and words in braces for what differs from run to run:
+//! In the bytes, `|` stands for CRLF, and a word in braces for a text that differs from run to run:
 //!
 //! | word | meaning |
 //! |---|---|
 //! | `{t}` | target of the request, in the form of the mode (a URL, or a path) |
-//! | `{p}` | target of a second request that is meant as one |
-//! | `{s}` | target of a request that must never be taken for one |
+//! | `{p}` | target of a second, intended request |
+//! | `{s}` | target of bytes that must never be parsed as a request |
 //! | `{h}` | authority of the origin |
 //! | `{path}` | the path of `{t}` |
 //! | `{x*N}` | the letter x, N times |
 //! | `{f*N}` | N field lines |
 //!
 //! Sources: RFC 9112, the published tables of request smuggling research (CL.TE, TE.CL, TE.TE,
-//! CL.0, chunk extensions, funky chunks), and `hashcache-wire`'s own list of what it refuses.
+//! CL.0, chunk extensions, funky chunks), and the refusals in `hashcache-wire`.
 
 use super::{Allowed, Modes, Shape};
 
@@ -29,7 +30,8 @@ const fn refused(name: &'static str, bytes: &'static [u8]) -> Shape {
     }
 }
 
-/// Where it ends is beyond doubt, so that only what it asks for is refused.
+/// The end of this request is unambiguous, so the proxy refuses only the request and may keep the
+/// connection.
 const fn refused_alone(name: &'static str, bytes: &'static [u8]) -> Shape {
     Shape {
         name,
@@ -301,7 +303,7 @@ pub const SHAPES: &[Shape] = &[
     either("http-1.0", b"GET {t} HTTP/1.0|Host: {h}||"),
     either("http-1.0-keep-alive", b"GET {t} HTTP/1.0|Host: {h}|Connection: keep-alive||"),
 
-    // Two requests, both meant.
+    // Two requests on one connection, and bytes behind the content that look like a request.
     passed("pipelined", b"GET {t} HTTP/1.1|Host: {h}||GET {p} HTTP/1.1|Host: {h}||", b""),
     passed("pipelined-with-empty-line", b"GET {t} HTTP/1.1|Host: {h}|||GET {p} HTTP/1.1|Host: {h}||", b""),
     passed("pipelined-after-body", b"POST {t} HTTP/1.1|Host: {h}|Content-Length: 5||helloGET {p} HTTP/1.1|Host: {h}||", b"hello"),

@@ -1,16 +1,15 @@
-//! Responses from memory beside those of the service, on one HTTP/2 connection.
+//! Responses from memory mixed with responses from the service, on the same HTTP/2 connection.
 
 use hashcache_base::share::Share;
 
 use super::*;
 use crate::memory_hit::{MemoryHits, MemoryResponse, PlainRequest, ResponseHead};
 
-/// Answers paths that begin with `/m` with their length in bytes of content, and notes the end of
-/// each response.
+/// Answers each path `/mN` with N bytes of content, and records the end of each response.
 #[derive(Default)]
 struct Memory {
     ends: Ends,
-    /// Charged for the content.
+    /// The charge for the content.
     share: Option<Share>,
 }
 
@@ -48,7 +47,7 @@ fn of_size(size: usize) -> Bytes {
 
 type Ends = Rc<RefCell<Vec<ExchangeEnd>>>;
 
-/// The ends are those of the responses from memory.
+/// The recorded ends are from the responses from memory.
 fn serve_from_memory(allowance: Option<Allowance>) -> (DuplexStream, Served, Ends) {
     let memory = Memory {
         share: allowance.as_ref().map(|it| it.share().clone()),
@@ -115,7 +114,7 @@ async fn a_response_from_memory_is_sent_before_any_task_runs() {
             service,
             stopping
         ));
-        // Polled once as a task; tasks that it spawns do not run.
+        // Polled once as a task; tasks spawned by it do not run.
         let mut cx = Context::from_waker(Waker::noop());
         assert!(serving.as_mut().poll(&mut cx).is_pending());
         let mut bytes = vec![0; 4 << 10];
@@ -135,7 +134,8 @@ async fn a_client_that_reads_nothing_pays_for_content_from_memory() {
         let (_cache, allowance) = allowance(all);
         let share = allowance.share().clone();
         let (mut pipe, served, ends) = serve_from_memory(Some(allowance));
-        // A window of one byte: h2 and hyper hold some pieces, and the stream waits with the rest.
+        // With a window of one byte, h2 and hyper hold some pieces, and the stream waits with the
+        // rest.
         pipe.write_all(&opening_with_a_window_of_one())
             .await
             .unwrap();
@@ -166,7 +166,7 @@ async fn a_client_that_leaves_is_logged_once() {
             .unwrap();
         pipe.write_all(&gets(3, "/m300000")).await.unwrap();
         assert_eq!(first_status(&mut pipe).await, Some(StatusCode::OK));
-        // CANCEL of the first stream; then the client goes.
+        // The first stream is reset with CANCEL; then the client disconnects.
         pipe.write_all(&frame(3, 0, 1, &8_u32.to_be_bytes()))
             .await
             .unwrap();

@@ -1,8 +1,8 @@
-//! Objects that begin empty, and writers that fill in what they lack.
+//! Objects that are empty at first, and writers that fill in missing content.
 //!
-//! The caller knows an object's length and validators but has only a part of its content. It makes
-//! the object without content ([`Intent::incomplete`]) and fills in parts ([`Hit::filler`]), which
-//! followers read like any put.
+//! The caller knows an object's length and validators but has only a part of its content. It
+//! creates the object without content ([`Intent::incomplete`]) and fills in parts
+//! ([`Hit::filler`]), which followers read like any put.
 //!
 //! Invariant: a filler never writes a head. Its records are found under the version of the hit it
 //! was made from, so they can become part of no other object, however late they are written.
@@ -71,7 +71,7 @@ impl Intent {
 }
 
 impl Hit {
-    /// The stretch of whole spans around `range`, which is what a filler can store.
+    /// The whole spans around `range`, which is the part that a filler can store.
     pub fn whole_spans(&self, range: Range<u64>) -> Range<u64> {
         let total = self.content_len().unwrap_or(u64::MAX);
         let bounds = |at| self.cut().bounds(self.cut().span_at(at));
@@ -79,11 +79,11 @@ impl Hit {
         bounds(range.start).start..bounds(last).end.min(total)
     }
 
-    /// Writes what the object lacks from `offset` on, where a span begins. Each span is stored when
-    /// it is whole; [`Writer::commit`] ends the fill anywhere.
+    /// Writes missing content from `offset` on, where a span starts. Each span is stored when it is
+    /// whole; [`Writer::commit`] can finish the fill at any offset.
     ///
     /// # Errors
-    /// [`PutError::Length`] when no span begins at `offset`, [`PutError::Full`] without memory.
+    /// [`PutError::Length`] if no span starts at `offset`, [`PutError::Full`] without memory.
     pub fn filler(&self, offset: u64) -> Result<Writer, PutError> {
         let announced = self.whole_spans(offset..offset).start;
         if announced != offset {
@@ -125,7 +125,7 @@ impl Hit {
 }
 
 impl Writer {
-    /// Ends a fill: a last span is stored if the object ends with it.
+    /// Finishes a fill: the last span is stored if it reaches the end of the object.
     pub(super) fn end_fill(&mut self) -> Version {
         let span = self.cut.span_at(self.written);
         let begun = self.written > self.cut.bounds(span).start;

@@ -1,6 +1,6 @@
 //! An object's description, and the intent to put it.
 //!
-//! The caller draws an [`Intent`] before the work for the content begins (a proxy: before it sends
+//! The caller draws an [`Intent`] before the work for the content starts (a proxy: before it sends
 //! the request upstream). A [`Writer`] is made from it.
 //!
 //! Invariant: the version is drawn under the lock of the puts in progress in the name's shard. So
@@ -24,54 +24,56 @@ use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, PAGE, Storage, Version};
 use crate::shard::PutToken;
 use crate::stripe::Stripe;
 
-/// What becomes of a put that is not finished.
+/// Decides if the content of an unfinished put is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
-    /// It never happened.
+    /// Nothing is kept, as if there had been no put.
     #[default]
     Whole,
-    /// What came is kept as an incomplete object, findable from the first page on.
+    /// The received content is kept as an incomplete object, which lookups find from the first page
+    /// on.
     Partial,
-    /// Nothing is found before it ends; [`Writer::keep`] then keeps what came.
+    /// Lookups find nothing before the put is over; then [`Writer::keep`] keeps the received
+    /// content.
     AtEnd,
 }
 
-/// What is put beside the content.
+/// Metadata and other fields that are put with the content.
 #[derive(Clone, Debug)]
 pub struct Put {
     /// Opaque to the engine, at most [`crate::MAX_METADATA`].
     pub metadata: Bytes,
     /// Length of the content, bytes, if known.
     pub length: Option<u64>,
-    /// What becomes of it when it is not finished.
+    /// Decides if the content of an unfinished put is kept.
     pub keep: Keep,
-    /// Any number the caller wants to find again beside the object. [`crate::Cache::scan`] lists
-    /// the marks of complete objects; 0: not this one.
+    /// Any number that the caller wants to find again with the object. [`crate::Cache::scan`] lists
+    /// the marks of complete objects; objects with the mark 0 are left out.
     pub mark: u128,
-    /// Objects of one group are asked for together; 0: no group.
+    /// Objects in the same group are requested together; 0: no group.
     pub group: u64,
-    /// Unix time after which the object is of no use, seconds; 0: never. Decides only what is kept
-    /// longer, never an answer.
+    /// Unix time after which the object is of no use, seconds; 0: never. Decides only which objects
+    /// are kept longer, never an answer.
     pub useless_after: u64,
     /// Until when the caller wants to list the object ([`crate::Cache::scan`]); `None`: not known.
-    /// Means nothing to the engine. Kept for three years at the most.
+    /// The engine does not use it. Kept for at most three years.
     pub fresh_until: Option<Hour>,
-    /// Labels by which it is removed together with other objects ([`Cache::label`]). Of more than
-    /// 32 labels the engine only stores that there were more: then a removal by any label removes
-    /// the object too.
+    /// Labels by which the object is removed together with other objects ([`Cache::label`]). If
+    /// there are more than 32 labels, the engine only stores that there were more: then a removal
+    /// by any label removes the object too.
     pub labels: Vec<Label>,
-    /// Where the object is kept. With [`Storage::Memory`], the put ends with [`PutError::Full`] if
+    /// Where the object is kept. With [`Storage::Memory`], the put fails with [`PutError::Full`] if
     /// there is no room, and with [`PutError::Bypassed`] if there is more content than
-    /// [`crate::PAGE`]; followers see all of it. `keep`, `mark` and `fresh_until` mean nothing
-    /// then.
+    /// [`crate::PAGE`]; followers see all of it. In that case `keep`, `mark` and `fresh_until` have
+    /// no effect.
     pub storage: Storage,
-    /// Pages of 64 KiB in a span, 1 to [`crate::MAX_SPAN_PAGES`]: what is read, and filled in, at
-    /// once.
+    /// Pages of 64 KiB in a span, 1 to [`crate::MAX_SPAN_PAGES`]: the unit in which content is read
+    /// and filled in.
     pub span_pages: u8,
 }
 
 impl Put {
-    /// A put with this metadata and no wishes.
+    /// A put with this metadata and defaults for all other fields.
     pub fn metadata(metadata: impl Into<Bytes>) -> Self {
         Self {
             metadata: metadata.into(),
@@ -88,11 +90,11 @@ impl Put {
     }
 }
 
-/// A put that has begun: it has its version and gives way to whatever is put or removed after.
+/// A put that has started: its version is drawn, and any later put or remove supersedes it.
 pub struct Intent {
     pub(super) cache: Cache,
-    /// The stripe that the name belonged to when this began. Should its device fail, the put fails
-    /// with it: another stripe would not know of puts and removes in between.
+    /// The stripe for the name when this put started. If its device fails, the put fails too:
+    /// another stripe would not know the puts and removes in between.
     pub(super) stripe: Arc<Stripe>,
     pub(super) name: Bytes,
     pub(super) key: KeyHash,
@@ -142,7 +144,8 @@ impl Intent {
         self.token.version
     }
 
-    /// Says that `hit` is what the put replaces, which gives its place in the index back at once.
+    /// Declares that the put replaces `hit`, so that the place of `hit` in the index is freed at
+    /// once.
     #[must_use]
     pub fn replacing(mut self, hit: &Hit) -> Self {
         if hit.head.fields.key == self.key {
@@ -151,10 +154,10 @@ impl Intent {
         self
     }
 
-    /// Begins to write.
+    /// Starts writing.
     ///
     /// # Errors
-    /// [`PutError::Metadata`] when there is too much of it, [`PutError::OutOfService`] without a
+    /// [`PutError::Metadata`] if the metadata is too long, [`PutError::OutOfService`] without a
     /// store.
     pub fn writer(self, put: Put) -> Result<Writer, PutError> {
         if put.metadata.len() > MAX_METADATA {
@@ -197,7 +200,7 @@ impl Intent {
     }
 }
 
-/// How records have `hour`.
+/// `hour` as it is stored in records.
 pub(super) fn stored_hour(cache: &Cache, hour: Option<Hour>) -> u16 {
     // Without an hour the clock need not be read.
     hour.map_or(0, |_| {

@@ -1,26 +1,26 @@
-//! Memory for writes: reserved out of the share for writes and out of the whole budget.
+//! Memory for writes: reserved from both the share for writes and the whole budget.
 //!
 //! Invariant: a refusal releases nothing of the whole budget, and names the budget that refused.
-//! The writer then waits for that budget alone.
+//! The writer then waits only for that budget.
 
 use super::super::Cache;
 use crate::memory::{Budget, Class, MemoryWait, Reservation, Reservations, Turn};
 use crate::stripe::Stripe;
 
-/// What a pending record takes beside its bytes: 763 bytes with a name of 29 and nothing else were
-/// measured, entries of maps and queues included.
+/// Memory that a pending record takes in addition to its bytes: 763 bytes were measured with a
+/// 29-byte name and nothing else, including entries in maps and queues.
 pub(super) const RECORD_OVERHEAD: usize = 768;
 
-/// Sets memory aside for a pending write, out of the share for writes and out of the whole.
+/// Reserves memory for a pending write, from the share for writes and from the whole budget.
 pub(super) fn reserve(cache: &Cache, bytes: usize) -> Option<Reserved> {
     reserve_as(cache, Class::Small, bytes, None).ok()
 }
 
-/// The same for a head that takes `bytes` of memory, to which `content` bytes will be added.
+/// As [`reserve`], for a head that takes `bytes` of memory, to which `content` bytes will be added.
 ///
 /// In the Disk Table even an empty object costs a slot to write, and with `set` a set to read. So
-/// there a slot is the least that counts in the share for writes: else a burst of tiny objects
-/// would queue up 70,000 reads and writes, which closing the store waits for.
+/// there every object counts at least one slot in the share for writes: otherwise a burst of tiny
+/// objects would queue up 70,000 reads and writes, which closing the store waits for.
 pub(super) fn reserve_head(
     cache: &Cache,
     stripe: &Stripe,
@@ -42,7 +42,7 @@ pub(super) fn reserve_head(
     Some(reserved)
 }
 
-/// The same for content of `class`.
+/// As [`reserve`], for content of `class`.
 pub(super) fn reserve_as(
     cache: &Cache,
     class: Class,
@@ -62,8 +62,8 @@ pub(super) fn reserve_as(
     reserved
 }
 
-/// The same for what is passed on only: the share for writes is for what the disk is to take, and
-/// may be spent just because the disk takes nothing.
+/// As [`reserve_as`], for content that is only passed on. The share for writes is not used: it is
+/// for content that the disk will take, and may be spent just because the disk takes nothing.
 pub(super) fn reserve_window(
     cache: &Cache,
     class: Class,
@@ -76,7 +76,8 @@ pub(super) fn reserve_window(
     })
 }
 
-/// A caller that has waited for one budget is new to the other, where others may be waiting.
+/// Reserves from one budget. A caller that has waited for one budget is new to the other, where
+/// other callers may be waiting.
 fn take(
     budget: &Budget,
     class: Class,
@@ -97,14 +98,14 @@ fn take(
     })
 }
 
-/// Memory set aside out of both budgets.
+/// Memory reserved from both budgets.
 pub(super) struct Reserved {
     pub(super) share: Option<Reservation>,
     pub(super) whole: Reservation,
 }
 
 impl Reserved {
-    /// Part of this, as one of its own.
+    /// Splits off a part as a separate reservation.
     pub(super) fn split(&mut self, bytes: usize) -> Self {
         let bytes = bytes as u64;
         Self {
@@ -120,17 +121,17 @@ impl From<Reserved> for Reservations {
     }
 }
 
-/// Which budget could not give how much.
+/// The budget that refused a reservation, and the refused number of bytes.
 pub(super) struct Refusal {
     budget: Budget,
-    /// How often something had been released before it was asked.
+    /// Number of releases before the reservation was tried.
     releases: u64,
     class: Class,
     bytes: u64,
 }
 
 impl Refusal {
-    /// Resolves when it is worth trying again.
+    /// Resolves when another attempt may succeed.
     pub(super) fn over(&self) -> MemoryWait {
         self.budget
             .room_since(self.releases, self.class, self.bytes)

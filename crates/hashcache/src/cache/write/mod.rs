@@ -1,10 +1,10 @@
 //! Puts: a [`Writer`] takes bytes and makes records of them.
 //!
-//! Calls `stripe` with records that are to be written, and `follow` with what followers read along.
+//! Calls `stripe` with records to write, and `follow` with the content for followers.
 //!
-//! Invariant: the object is found when `commit` has returned, and not before, unless the caller has
-//! asked for an incomplete object to be kept.
-//! Cost: no copy but the one into the chunk; memory is reserved for all bytes of a write or for
+//! Invariant: lookups find the object when `commit` has returned, and not before, unless the caller
+//! has requested that an incomplete object is kept.
+//! Cost: no copy except the copy into the chunk; memory is reserved for all bytes of a write or for
 //! none.
 
 mod filler;
@@ -35,32 +35,32 @@ use crate::record::Record;
 use crate::shard::Pending;
 use crate::stripe::Accepted;
 
-/// First chunk of content whose length is not known.
+/// Size of the first chunk if the content length is not known.
 const FIRST_CHUNK: usize = 4 << 10;
 
-/// Up to here content whose length is not known counts as short, bytes.
+/// Content of unknown length counts as short up to this size, bytes.
 const SHORT: u64 = 16 << 10;
 
-/// A put in progress: write, then commit. Dropped before that, it never happened.
+/// A put in progress: write, then commit. If it is dropped before that, nothing is put.
 pub struct Writer {
     intent: Intent,
-    /// Only adds spans to an object that is there already.
+    /// Only adds spans to an existing object.
     fills: bool,
     put: Put,
-    /// That of the put, as records have it.
+    /// `fresh_until` of the put, as it is stored in records.
     fresh_until: u16,
     cut: Cut,
     stream: Arc<Stream>,
-    /// Where the next bytes go; never beyond the end of the span.
+    /// The chunk for the next bytes; never beyond the end of the span.
     chunk: Chunk,
     head_reservations: Reservations,
     reservations: Reservations,
     written: u64,
     revision: u32,
     bypassed: bool,
-    /// Whether what came before it was bypassed is stored.
+    /// True if the content before the bypass is stored.
     kept: bool,
-    /// Why the last write that was tried found no memory.
+    /// The refusal of the last write, if there was no memory for it.
     refused: Option<Refusal>,
 }
 
@@ -75,13 +75,13 @@ impl Writer {
         self.written
     }
 
-    /// Whether what is written is still going to be stored.
+    /// Returns true if the written content is still going to be stored.
     pub fn is_stored(&self) -> bool {
         !self.bypassed
     }
 
-    /// From now on passes content to followers only: it will not be stored. What came before stays
-    /// as an incomplete object, as with [`Writer::keep`].
+    /// Passes later content to followers only: it will not be stored. The content before this call
+    /// is kept as an incomplete object, as with [`Writer::keep`].
     pub fn bypass(&mut self) {
         if self.bypassed {
             return;
@@ -96,41 +96,43 @@ impl Writer {
         }
         self.bypassed = true;
         held.append(&mut self.head_reservations);
-        // The share for writes is for what is still going to be written.
+        // The share for writes is only for content that is still going to be written.
         let share = self.intent.cache.write_budget();
         held.retain(|it| !it.is_of(share));
         // Now and not with the next bytes: the writer may have to wait for memory first, and many
-        // that wait would keep from each other what their readers have long had.
+        // waiting writers would hold memory that their readers no longer need, and block each
+        // other.
         self.stream.bypass(held);
     }
 
-    /// Whether the content so far may be kept although it is not complete.
+    /// Returns true if the content so far may be kept although it is not complete.
     fn may_keep(&self) -> bool {
         !self.fills && !self.is_for_memory() && self.put.keep != Keep::Whole && self.written > 0
     }
 
-    /// Whether the object is kept in memory alone.
+    /// Returns true if the object is kept only in memory.
     fn is_for_memory(&self) -> bool {
         self.put.storage == Storage::Memory
     }
 
-    /// A follower that reads along from `offset` on.
+    /// A follower that reads this put from `offset` on.
     pub fn follow(&self, offset: u64) -> Follower {
         self.stream.follow_anyway(offset)
     }
 
-    /// A handle that can make followers where the writer cannot be reached, until the write ends.
+    /// A handle that can make followers where the writer cannot be reached, until the write is
+    /// over.
     pub fn stream(&self) -> Arc<Stream> {
         Arc::clone(&self.stream)
     }
 
     /// Ready when the writer is at most `ahead` bytes beyond its fastest follower (its slowest,
-    /// once it stores no more, because then memory is all there is).
+    /// once it stores no more, because then the content is only in memory).
     pub fn poll_room(&self, context: &mut Context<'_>, ahead: u64) -> Poll<()> {
         self.stream.poll_room(context, ahead)
     }
 
-    /// Resolves when it is worth trying again after a write was refused with [`PutError::Full`]:
+    /// Resolves when another attempt may succeed after a write was refused with [`PutError::Full`]:
     /// when memory was released since and it is this writer's turn. At once if none was refused.
     pub fn released(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut waiting = self.refused.as_ref().map(Refusal::over);
@@ -143,7 +145,7 @@ impl Writer {
     /// Adds content. Never blocks.
     ///
     /// # Errors
-    /// [`PutError::Full`] when there is no memory for it: nothing was added, and the caller may try
+    /// [`PutError::Full`] if there is no memory for it: nothing was added, and the caller may try
     /// again later or [`Writer::bypass`]. [`PutError::Length`] beyond the announced length.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), PutError> {
         let written = self.written + bytes.len() as u64;
@@ -187,7 +189,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sets aside memory for all chunks that `bytes` more bytes need, or for none. `None`: the
+    /// Reserves memory for all chunks that `bytes` more bytes need, or for none. `None`: the
     /// current chunk has room for them.
     fn reserve_for(
         &self,
@@ -209,8 +211,8 @@ impl Writer {
         if all == 0 {
             return Ok(None);
         }
-        // At once: what is taken bit by bit would have to be given back where the last bit is
-        // missing, and would wake others for nothing.
+        // All at once: if memory were reserved bit by bit and the last bit were refused, the rest
+        // would have to be released and would wake other callers for nothing.
         let cache = &self.intent.cache;
         let reserved = if self.bypassed {
             reserve_window(cache, self.class(), all, waited)?
@@ -220,8 +222,8 @@ impl Writer {
         Ok(Some(reserved))
     }
 
-    /// What is long, or may become so, shares what is there for bulk: its readers decide how long
-    /// it holds it.
+    /// Content that is long, or may become long, shares the bulk memory, because its readers decide
+    /// how long they hold it.
     fn class(&self) -> Class {
         let short = match self.put.length {
             Some(length) => length <= PAGE as u64,
@@ -230,24 +232,24 @@ impl Writer {
         if short { Class::Small } else { Class::Bulk }
     }
 
-    /// Size of the chunk that begins at `at`, for which `coming` bytes are there already.
+    /// Size of the chunk that starts at `at`, if `coming` bytes are available already.
     fn chunk_size(&self, at: u64, coming: usize) -> usize {
         let span_left = self.cut.bounds(self.cut.span_at(at)).end - at;
         let expected = match self.put.length {
             Some(length) => length - at,
-            // Doubles with what came: small objects of unknown length stay small.
+            // Doubles with the bytes so far: small objects of unknown length stay small.
             None => (coming as u64).max(at).max(FIRST_CHUNK as u64),
         };
         usize::try_from(expected.min(span_left).min(PAGE as u64)).unwrap_or(PAGE)
     }
 
-    /// Passes the span on that ends here.
+    /// Queues the span that is complete now.
     fn end_span(&mut self, span: u32) {
         self.chunk = Chunk::Full;
         if span == 0 && !self.fills {
             self.head_reservations.append(&mut self.reservations);
             if self.is_for_memory() {
-                // What follows this page would be records of their own.
+                // Content after this page would need separate records.
                 if self.put.length != Some(self.written) {
                     self.bypass();
                 }
@@ -338,24 +340,25 @@ impl Writer {
         }
     }
 
-    /// Ends the put: from now on the object is found.
+    /// Finishes the put: after this, lookups find the object.
     ///
     /// # Errors
-    /// The object is not stored then; followers still have seen all of it, unless the length is
-    /// wrong.
+    /// The object is not stored; followers have still seen all of it, unless the length is wrong.
     pub fn commit(mut self) -> Result<Version, PutError> {
         self.end_put(Ok(()))
     }
 
-    /// Like [`Writer::commit`], with metadata that is only known now: a digest of the content, say.
-    /// It replaces that of the put, which readers of an incomplete object see until then.
+    /// As [`Writer::commit`], with metadata that is only known now: for example a digest of the
+    /// content. It replaces the put's metadata, which readers of an incomplete object see until
+    /// then.
     ///
-    /// Takes more memory only if it is longer than the metadata of the put. So a put that announces
-    /// as much as it ends with is not refused here. A [`Hit::filler`](super::Hit::filler) writes no
-    /// metadata and ends as with [`Writer::commit`].
+    /// Takes more memory only if it is longer than the metadata of the put. So a put with metadata
+    /// that is at least as long as the final metadata is not refused here. A
+    /// [`Hit::filler`](super::Hit::filler) writes no metadata and finishes as with
+    /// [`Writer::commit`].
     ///
     /// # Errors
-    /// As [`Writer::commit`]; [`PutError::Metadata`] when there is too much of it, and
+    /// As [`Writer::commit`]; [`PutError::Metadata`] if the metadata is too long, and
     /// [`PutError::Full`] without memory for it.
     pub fn commit_with(mut self, metadata: impl Into<Bytes>) -> Result<Version, PutError> {
         let replaced = self.replace_metadata(metadata.into());
@@ -380,7 +383,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Ends the put if it is `fit` for being stored. If not, followers still see a complete object.
+    /// Finishes the put, and stores it if `fit` is `Ok`. Otherwise followers still see a complete
+    /// object.
     fn end_put(&mut self, fit: Result<(), PutError>) -> Result<Version, PutError> {
         if self.fills {
             return Ok(self.end_fill());
@@ -416,15 +420,15 @@ impl Writer {
         }
     }
 
-    /// What is set aside for metadata and first page, shared between the record and the stream.
+    /// The reservations for metadata and first page, shared between the record and the stream.
     fn first_page(&mut self) -> Arc<Reservations> {
         let reservations = Arc::new(std::mem::take(&mut self.head_reservations));
         self.stream.share(&reservations);
         reservations
     }
 
-    /// Gives the put up but keeps what came as an incomplete object, unless it was put with
-    /// [`Keep::Whole`]. Followers see it aborted. Whether something is kept.
+    /// Gives the put up but keeps the content so far as an incomplete object, unless the put has
+    /// [`Keep::Whole`]. Followers see it aborted. Returns true if some content is kept.
     pub fn keep(mut self) -> bool {
         if self.bypassed || !self.may_keep() {
             return self.kept;
@@ -437,17 +441,18 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Followers still hold what was written last.
+        // Followers still hold the content that was written last.
         self.head_reservations.append(&mut self.reservations);
         if !self.head_reservations.is_empty() {
             self.first_page();
         }
-        // After `commit` this changes nothing: a stream ends once.
+        // No effect after `commit`, because a stream reaches its end only once.
         self.stream.end(End::Aborted);
     }
 }
 
-/// As many as a record has room for. Behind too many of them stands the one that is any.
+/// As many labels as a record has room for. If there are too many, the last is `LABEL_ANY`, which a
+/// removal by any label matches.
 fn labels(labels: &[Label]) -> Vec<u64> {
     let mut words: Vec<u64> = labels.iter().map(|label| label.0).collect();
     words.sort_unstable();

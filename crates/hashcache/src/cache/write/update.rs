@@ -1,7 +1,7 @@
 //! Updates of stored objects: a span that was missing, new metadata.
 //!
-//! An update keeps the object's version and draws a new revision. It gives way to any newer put or
-//! remove of the name.
+//! An update keeps the object's version and draws a new revision. Any newer put or remove of the
+//! name supersedes it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,11 +21,11 @@ use crate::object::{MAX_METADATA, MAX_NAME, Storage, Version};
 use crate::stripe::Accepted;
 
 impl Hit {
-    /// Stores a span that was missing: `content` begins at `offset`, where a span begins, and is
-    /// that span whole (the last one may be shorter).
+    /// Stores a span that was missing: `content` starts at `offset`, where a span starts, and is
+    /// that whole span (the last span may be shorter).
     ///
     /// # Errors
-    /// [`PutError::Length`] when it is not a whole span, or lies behind the object's end;
+    /// [`PutError::Length`] if it is not a whole span, or is after the object's end;
     /// [`PutError::Full`] without memory.
     pub fn fill(&self, offset: u64, content: &[u8]) -> Result<(), PutError> {
         let head = &self.head;
@@ -66,7 +66,7 @@ impl Hit {
     }
 }
 
-/// What an update changes of a stored object.
+/// Changes to a stored object.
 #[derive(Clone, Debug)]
 pub struct Update {
     /// The new metadata, at most [`crate::MAX_METADATA`].
@@ -74,22 +74,22 @@ pub struct Update {
     /// The object was validated and found right as of this version, see
     /// [`Cache::confirm_metadata`].
     pub confirmed: Option<Version>,
-    /// What becomes of [`Put::fresh_until`](crate::Put::fresh_until).
+    /// Change to [`Put::fresh_until`](crate::Put::fresh_until).
     pub fresh_until: HourChange,
 }
 
-/// What an update says of the caller's hour.
+/// Change to the caller's hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HourChange {
-    /// It stays.
+    /// The hour stays.
     #[default]
     Keep,
-    /// It is this one from now on.
+    /// The hour is replaced by this hour.
     Set(Option<Hour>),
 }
 
 impl Update {
-    /// An update of the metadata alone.
+    /// An update that only replaces the metadata.
     pub fn metadata(metadata: impl Into<Bytes>) -> Self {
         Self {
             metadata: metadata.into(),
@@ -112,8 +112,8 @@ pub(in crate::cache) fn update(
     if name.is_empty() || name.len() > MAX_NAME {
         return Outcome::ready(Updated::Gone);
     }
-    // The update began before the lookup: a newer put that the lookup does not see supersedes
-    // this.
+    // The update starts before the lookup, so that a newer put that the lookup does not see
+    // supersedes this update.
     let intent = Intent::update(cache, name, expected);
     match cache.get(name) {
         Lookup::Hit(hit) => Outcome::ready(apply(&intent, &hit, update)),
@@ -162,7 +162,7 @@ fn apply(intent: &Intent, hit: &Hit, update: Update) -> Updated {
     };
     let (content, reservations) = (old.content.clone(), Arc::new(reservations.into()));
     let head = pending(fields, &old.name, metadata, content, old.at, reservations);
-    // A ban that made the old one stale may be forgotten by now.
+    // A ban that made the old record stale may be forgotten by now.
     old.hand_down_judged(&head.record);
     let accepted = match old.storage {
         Storage::Disk => intent.stripe.put_head(&head, &intent.token),
@@ -181,7 +181,7 @@ mod tests {
     use crate::device::MemoryDevice;
     use crate::{Ban, Config, PolicyKind, Put};
 
-    /// What the writing thread does when a ban has done its work.
+    /// Forgets the bans, as the writing thread does when they are no longer needed.
     fn end_of_bans(cache: &Cache) {
         let upto = cache.next_version();
         for stripe in &cache.inner.stripes {
@@ -209,7 +209,7 @@ mod tests {
                 assert!(cache.flush().wait());
                 let ban = Ban::prefix(b"na").softly();
                 cache.remove_matching(&[ban]).wait().unwrap();
-                // The update is under way when the ban ends.
+                // The update is in progress when the ban is forgotten.
                 let intent = Intent::update(&cache, b"name", version);
                 let confirmed = cache.next_version();
                 let hit = cache.get(b"name").wait().unwrap();
@@ -217,7 +217,7 @@ mod tests {
                 assert!(hit.is_made_stale(), "{policy:?}");
                 let unconfirmed = apply(&intent, &hit, Update::metadata("new"));
                 assert_eq!(unconfirmed, Updated::Gone, "{policy:?}");
-                // A caller that has validated it since may confirm it.
+                // A caller that has validated the object since may confirm it.
                 let right = Update {
                     confirmed: Some(confirmed),
                     ..Update::metadata("right")
@@ -231,8 +231,8 @@ mod tests {
         }
     }
 
-    /// Both have read the object as it was before: the one that is applied later would undo the
-    /// first one's change.
+    /// Both updates have read the same old object: applying the later update would undo the change
+    /// of the first.
     #[test]
     fn of_two_updates_that_began_with_the_same_metadata_one_counts() {
         use crate::Storage;
@@ -268,7 +268,7 @@ mod tests {
                 drop(intents);
                 let metadata = || cache.get(b"name").wait().unwrap().metadata().clone();
                 assert_eq!(metadata(), &b"first"[..], "{what}");
-                // One that begins now has read the first one's.
+                // An update that starts now has read the result of the first.
                 let intent = Intent::update(&cache, b"name", version);
                 let hit = cache.get(b"name").wait().unwrap();
                 let applied = apply(&intent, &hit, Update::metadata("fourth"));

@@ -1,22 +1,22 @@
-//! The two areas for bans: each holds the whole set, and one valid area is enough.
+//! The two areas for bans: each holds the complete set, and one valid area is enough.
 //!
-//! Called by `journal` with the blocks of both.
+//! Called by `journal` with the blocks of both areas.
 //!
-//! A set is written to one area, synced, and then written to the other. So at every moment one area
-//! is whole; and once a set is acknowledged, both hold it.
+//! A set is written to the first area, synced, and then written to the second. So at every moment
+//! at least one area is whole; and after a set is acknowledged, both areas hold it.
 //!
-//! Invariant: a damaged area is never mistaken for one that was never written.
+//! Invariant: a damaged area is never mistaken for an area that was never written.
 
 use crate::format::{BanLine, BansBlock};
 
-/// A block of an area, as it was read.
+/// A block in an area, as it was read.
 pub(super) enum AreaBlock {
-    /// Zeros, or removes from before there were bans.
+    /// Zeros, or removes from a format before bans.
     Blank,
     Bans(BansBlock),
-    /// It can be read, and is damaged.
+    /// The block can be read and does not verify.
     Damaged,
-    /// The device refuses to read it.
+    /// The device fails to read the block.
     Unreadable,
 }
 
@@ -26,7 +26,7 @@ impl AreaBlock {
     }
 }
 
-/// What an area holds.
+/// Content of an area.
 enum Area {
     Blank,
     Whole(u64, Vec<BanLine>),
@@ -35,20 +35,20 @@ enum Area {
     Unreadable,
 }
 
-/// The result of both areas together.
+/// The set that is chosen from both areas.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ChosenSet {
-    /// The bans that count; `None` when there were some and they are lost.
+    /// The bans in force; `None` if there were bans and they are lost.
     pub(super) lines: Option<Vec<BanLine>>,
-    /// The highest serial that any block bears, whether its set is whole or not.
+    /// The highest serial in any block, even if the set is not whole.
     pub(super) serial: u64,
-    /// The area to write first: not the only one that is whole.
+    /// The area to write first: never the only whole area.
     pub(super) first: usize,
-    /// Whether both areas hold the set that counts.
+    /// True if both areas hold the chosen set.
     pub(super) is_doubled: bool,
 }
 
-/// Decides which set is valid. After a crash (not `clean`) the very first set may have been torn.
+/// Chooses the valid set. After a crash (not `clean`) the very first set may have been torn.
 pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> ChosenSet {
     let bears = |block: &AreaBlock| match block {
         AreaBlock::Bans(block) => block.serial,
@@ -64,7 +64,7 @@ pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> ChosenSet {
         }
         (Area::Whole(_, lines), _) => (Some(lines), 1, false),
         (_, Area::Whole(_, lines)) => (Some(lines), 0, false),
-        // No set was ever acknowledged: both would hold it.
+        // No set was ever acknowledged: otherwise both areas would hold it.
         (Area::Blank, Area::Damaged) | (Area::Damaged, Area::Blank) if !clean => {
             (Some(Vec::new()), 0, false)
         }
@@ -81,7 +81,7 @@ pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> ChosenSet {
 impl Area {
     fn of(blocks: Vec<AreaBlock>) -> Self {
         let any_unreadable = blocks.iter().any(AreaBlock::is_unreadable);
-        // A set begins in the first block, so behind a blank one none can have been.
+        // A set starts in the first block, so if that is blank, there is no set.
         let mut rest = blocks.iter();
         let blank = matches!(rest.next(), None | Some(AreaBlock::Blank));
         if blank && rest.all(|it| matches!(it, AreaBlock::Blank | AreaBlock::Unreadable)) {
@@ -95,7 +95,7 @@ impl Area {
     }
 }
 
-/// Serial and bans of a set, if all its blocks are there.
+/// The serial and the bans in a set, if all blocks are present.
 fn whole_set(blocks: Vec<AreaBlock>) -> Option<(u64, Vec<BanLine>)> {
     let mut blocks = blocks.into_iter().map(|it| match it {
         AreaBlock::Bans(block) => Some(block),
@@ -171,11 +171,11 @@ mod tests {
         let is_lost = |areas, clean| choose(areas, clean).lines.is_none();
         assert!(is_lost([torn(), torn()], false));
         assert!(is_lost([torn(), gone()], false));
-        // After an orderly end nothing is torn.
+        // After an orderly close nothing is torn.
         assert!(!is_lost([torn(), blank()], false) && is_lost([torn(), blank()], true));
         assert!(is_lost([blank(), gone()], false));
         assert!(!is_lost([blank(), blank()], true));
-        // No set reaches behind a first block that is blank.
+        // A set never starts behind a blank first block.
         let unused = || with(blank(), 2, AreaBlock::Unreadable);
         assert!(!is_lost([blank(), unused()], true));
         assert!(!is_lost([unused(), unused()], true));

@@ -1,34 +1,34 @@
-//! Which removes may be lost with blocks of the ring that cannot be read.
+//! Decides which removes may be lost if ring blocks cannot be read.
 //!
-//! Pure: called by `journal` with what the blocks say of themselves.
+//! Pure: called by `journal` with the state for each block.
 //!
-//! The ring is written in order, two places at a time: the block that grows lies at a place or at
-//! the one behind it, the next one at the first free place behind both. So what a block that cannot
-//! be read may have held follows from its neighbours: nothing, when the ring was not written so far
-//! yet; removes older than those of the readable blocks behind it; or, next to the newest block
-//! that can be read, the newest of all.
+//! The ring is written in order, two places at a time: the growing block is at a place or at the
+//! place behind it, and the next block at the first free place behind both. So the neighbours of an
+//! unreadable block tell what it may have held: nothing, if the ring was not yet written that far;
+//! removes older than in the readable blocks behind it; or, next to the newest readable block, the
+//! newest removes.
 //!
-//! Invariant: never says that less is lost than may be.
+//! Invariant: the result never understates the loss.
 
-/// What is known of one place of the ring.
+/// State for a place in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RingPlace {
-    /// Zeros, or a block of something else: no remove was ever written here.
+    /// Zeros, or a block of another kind: no remove was ever written here.
     Blank,
-    /// A block of this ordinal.
+    /// A block with this ordinal.
     Block(u64),
-    /// It can be read, and is damaged.
+    /// The block can be read and does not verify.
     Damaged,
-    /// The device refuses to read it.
+    /// The device fails to read the block.
     Unreadable,
 }
 
-/// The ordinal below which blocks of removes may be lost: `u64::MAX` when the newest may be; `None`
-/// when nothing is.
+/// Returns the ordinal below which blocks with removes may be lost: `u64::MAX` if the newest block
+/// may be lost; `None` if nothing is lost.
 ///
-/// After a crash (not `clean`) a damaged block among the `torn` places that are written next is
-/// taken for a write that the crash has torn: no remove in it had been acknowledged, and the older
-/// ones that it went over had been given up before.
+/// After a crash (not `clean`) a damaged block among the `torn` places that are written next counts
+/// as a torn write: no remove in that write had been acknowledged, and the older removes that it
+/// overwrote had been given up before.
 pub(super) fn lost_below(ring: &[RingPlace], clean: bool, torn: usize) -> Option<u64> {
     let places = ring.len();
     let ordinal = |place: usize| match ring[place % places] {
@@ -38,7 +38,7 @@ pub(super) fn lost_below(ring: &[RingPlace], clean: bool, torn: usize) -> Option
     let newest = (0..places)
         .filter(|place| ordinal(*place).is_some())
         .max_by_key(|it| ordinal(*it));
-    // Where the write behind that of the newest block went, if there was one.
+    // Where the write after the newest block may have gone, if there was such a write.
     let frontier = match newest {
         Some(newest) => [newest + places - 1, newest + 1, newest + 2].map(|it| it % places),
         None => [0, 0, 0],
@@ -61,11 +61,11 @@ pub(super) fn lost_below(ring: &[RingPlace], clean: bool, torn: usize) -> Option
         // The first place is blank, so nothing was ever written.
         return None;
     };
-    // In its first lap the ring is written no further than the newest block and its copy.
+    // In the first lap, nothing is written behind the newest block and the copy beside it.
     let first_lap = ring.get(newest + 2) == Some(&RingPlace::Blank);
     let below = |place: usize| {
-        // Of two places that hold copies of one block either may be the later, so the one behind
-        // does not count.
+        // A block takes two places, and either place may hold the later copy, so the place directly
+        // behind does not count.
         let behind = (2..=places).map(|step| place + step);
         behind.into_iter().find_map(ordinal).unwrap_or(u64::MAX)
     };
@@ -77,7 +77,7 @@ pub(super) fn lost_below(ring: &[RingPlace], clean: bool, torn: usize) -> Option
 mod tests {
     use super::*;
 
-    /// A ring that this many removes of one each were written to, as `journal` does.
+    /// A ring after writing this many removes singly, as `journal` does.
     fn written(places: usize, blocks: usize, copies: usize) -> Vec<RingPlace> {
         let mut ring = vec![RingPlace::Blank; places];
         let (mut ordinal, mut base) = (0, 0);
@@ -91,8 +91,8 @@ mod tests {
         ring
     }
 
-    /// For every ring and each of its places: what was lost there is below the bound that is
-    /// reported.
+    /// For every ring and each place in it: a block that was lost there is below the reported
+    /// bound.
     #[test]
     fn no_block_that_is_lost_has_an_ordinal_that_is_said_to_be_there() {
         for copies in 1..5 {
@@ -121,7 +121,7 @@ mod tests {
         let mut ring = written(8, 2, 2);
         ring[6] = RingPlace::Unreadable;
         assert_eq!(lost_below(&ring, true, 2), None);
-        // Behind the newest block a newer one may lie.
+        // A newer block may be behind the newest known block.
         ring[5] = RingPlace::Unreadable;
         assert_eq!(lost_below(&ring, true, 2), Some(u64::MAX));
         let mut blank = vec![RingPlace::Blank; 8];
@@ -145,7 +145,7 @@ mod tests {
         ring[3] = RingPlace::Damaged;
         assert_eq!(lost_below(&ring, false, 4), None);
         assert_eq!(lost_below(&ring, true, 4), Some(u64::MAX));
-        // An older one is.
+        // In an older block it is a loss.
         ring[3] = RingPlace::Blank;
         ring[0] = RingPlace::Damaged;
         assert_eq!(lost_below(&ring, false, 4), Some(2));

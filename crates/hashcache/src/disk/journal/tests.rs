@@ -1,5 +1,6 @@
-//! The ring of removes at random: whatever a power cut leaves of the last write, every remove is
-//! there that was durable before and that the superblock does not declare forgotten.
+//! The ring of removes with random operations: whatever a power cut leaves of the last write, every
+//! remove that was durable before, and that the superblock does not declare forgotten, is still in
+//! the ring.
 
 #![cfg(not(loom))]
 
@@ -17,7 +18,7 @@ use crate::{Cache, Config};
 /// A remove of the model.
 struct Durable {
     removed: Removed,
-    /// Serial of the last checkpoint that was begun before it was written.
+    /// Serial of the last checkpoint that was started before the remove was written.
     begun: u64,
 }
 
@@ -26,10 +27,10 @@ struct Model {
     /// Kept for its medium: it writes nothing.
     cache: Cache,
     journal: Journal,
-    /// Where the writes of the last call went.
+    /// Offsets of the writes in the last call.
     written: Arc<Mutex<Vec<u64>>>,
     durable: Vec<Durable>,
-    /// As the superblock says.
+    /// The value in the superblock.
     forgotten_below: u64,
     begun: u64,
     completed: u64,
@@ -73,7 +74,7 @@ impl Model {
         }
     }
 
-    /// Removes of other names, newer than all before.
+    /// Removes of other names, with newer versions than all before.
     fn removes(&mut self, count: usize) -> Vec<Removed> {
         let remove = |version| Removed {
             key: KeyHash {
@@ -100,7 +101,7 @@ impl Model {
                 .iter()
                 .filter(|it| it.removed.version.0 < below)
             {
-                // Whichever of the last two checkpoints an opening finds, it holds the remove.
+                // Whichever of the last two checkpoints an open finds, it holds the remove.
                 assert!(it.begun + 2 <= self.completed, "{:?}", it.removed);
             }
         }
@@ -125,7 +126,8 @@ impl Model {
         self.completed = self.begun;
     }
 
-    /// A power cut has left nonsense wherever the last call has written.
+    /// Checks that a power cut which leaves garbage in the blocks of the last call loses no durable
+    /// remove.
     fn check_after_a_power_cut(&self) {
         let written = std::mem::take(&mut *self.written.lock().unwrap());
         let mut whole = Vec::new();
@@ -144,8 +146,8 @@ impl Model {
         }
     }
 
-    /// All that is durable and not declared forgotten is in the journal, and none of it is said to
-    /// be lost.
+    /// All removes that are durable and not declared forgotten are in the journal, and none is
+    /// reported lost.
     fn check(&self) {
         let medium = &self.cache.first_stripe().medium;
         let mut opened = Journal::new(&medium.geometry, 0);
@@ -163,7 +165,7 @@ impl Model {
         }
     }
 
-    /// An opening, of which the journal goes on behind what it has read.
+    /// Opens the journal again; it continues behind the blocks that it has read.
     fn reopen(&mut self) {
         let medium = &self.cache.first_stripe().medium;
         self.journal = Journal::new(&medium.geometry, 0);

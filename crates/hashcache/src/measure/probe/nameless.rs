@@ -1,9 +1,9 @@
-//! A file to measure a disk by, which has lost its name by the time anyone uses it.
+//! A temporary file for the probe, unlinked before it is used.
 //!
-//! It should be as large as the cache will be: the longer the way between two places, the longer
-//! the seek. Preallocated, it costs no writing.
+//! It should be as large as the cache will be, because seeks are longer between distant places.
+//! Preallocation makes a large file without writing it.
 //!
-//! Invariant: whatever happens to the process, nothing stays behind on the disk.
+//! Invariant: no file remains on the disk, whatever happens to the process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,13 +14,13 @@ use rustix::fs::FallocateFlags;
 
 use crate::device::{FileDevice, FileError};
 
-/// Where preallocating is refused, zeros are written, so it is no more than this.
+/// If preallocation is refused, zeros are written, so the file is limited to this size.
 const WRITTEN_BYTES_MAX: u64 = 256 << 20;
-/// File systems in memory: preallocating takes memory, and there is no seek to measure.
+/// File systems in memory: preallocation takes memory, and there is no seek to measure.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// A device of at most `bytes` bytes on the disk of `directory`, and of at most half of what is
-/// free there.
+/// A device of at most `bytes` bytes on the disk under `directory`, and of at most half the free
+/// space there.
 pub(crate) fn nameless_file(directory: &Path, bytes: u64) -> io::Result<FileDevice> {
     let about = rustix::fs::statvfs(directory)?;
     let free = about.f_bavail.saturating_mul(about.f_frsize);
@@ -42,7 +42,7 @@ pub(crate) fn nameless_file(directory: &Path, bytes: u64) -> io::Result<FileDevi
     device
 }
 
-/// Preallocates if that costs nothing; how long the file should become.
+/// Preallocates the file if that costs nothing, and returns the size that the file should get.
 fn made_long(file: &File, directory: &Path, bytes: u64) -> io::Result<u64> {
     let kind = u64::try_from(rustix::fs::statfs(directory)?.f_type).unwrap_or(0);
     let short = bytes.min(WRITTEN_BYTES_MAX);
@@ -51,7 +51,7 @@ fn made_long(file: &File, directory: &Path, bytes: u64) -> io::Result<u64> {
     }
     let made = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes);
     if made.is_err() {
-        // It may have been made in part.
+        // A part may have been allocated.
         file.set_len(0)?;
     }
     Ok(if made.is_ok() { bytes } else { short })

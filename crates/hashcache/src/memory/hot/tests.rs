@@ -137,17 +137,17 @@ fn an_object_asked_for_again_and_again_stays() {
     assert!(lost < 400, "lost {lost} times");
 }
 
-/// How many of these are hot.
+/// Number of these records that are hot.
 fn present(hot: &Hot, all: std::ops::Range<u32>) -> usize {
     let keys = all.map(|n| record(n, 0).fields.key);
     keys.filter(|key| hot.contains(*key)).count()
 }
 
-/// Hot objects in 4 MiB, of which slabs that hold a third were asked for twice, and all were put
-/// once.
+/// Hot objects in 4 MiB. Slabs with a third of them hold objects that were requested twice: by the
+/// put and by a lookup. All other objects are put once.
 fn third_asked_for() -> (Arc<Hot>, Vec<KeyHash>) {
     let hot = Hot::new(&Budget::new(4 << 20), u64::MAX).unwrap();
-    // One group lies side by side, so its slabs have nothing else.
+    // The records of a group are side by side, so their slabs hold nothing else.
     let asked: Vec<Record> = (0..120).map(|n| of_group(7, n, 8_000)).collect();
     for record in &asked {
         insert(&hot, record);
@@ -163,7 +163,7 @@ fn third_asked_for() -> (Arc<Hot>, Vec<KeyHash>) {
 fn what_was_asked_for_outlives_any_number_that_is_asked_for_once() {
     let (hot, keys) = third_asked_for();
     let present = || keys.iter().filter(|key| hot.contains(**key)).count();
-    // Some ten times the memory.
+    // About ten times the memory.
     (1_000..6_000).for_each(|n| drop(insert(&hot, &of_group(9, n, 8_000))));
     assert!(present() >= 112, "{} of 120", present());
 }
@@ -200,8 +200,8 @@ fn a_record_that_is_asked_for_outlives_the_others_of_its_slab() {
             let fill = old.to_le_bytes()[0];
             assert!(found.content.iter().flatten().all(|byte| *byte == fill));
         }
-        // Memory holds some 1,300, of which 330 have just come. Before there is a slab for what
-        // is kept, the first ones go.
+        // Memory holds some 1,300 records; 330 of them are new. Before there is a slab for kept
+        // records, the first records are evicted.
         let is_kept = is_asked_for(old) && old > 1_500;
         assert!(found.is_some() || !is_kept || n < old + 700, "{old} of {n}");
     }
@@ -218,9 +218,9 @@ fn what_was_prefetched_in_vain_takes_no_more_than_three_quarters_and_costs_few_r
         hot.insert(copied, Arrival::Prefetched).unwrap();
     };
     (1_000..6_000).for_each(prefetch);
-    // A quarter of 4 MiB holds 128 of them.
+    // A quarter of 4 MiB holds 128 records.
     assert!(present() >= 100, "{} of 120", present());
-    // Nothing is kept any more, and new records take what they may.
+    // Nothing is kept any more, and new records take their full part.
     keys.iter().for_each(|key| hot.remove(*key));
     (6_000..8_000).for_each(prefetch);
     let rounds = hot.slabs.rounds();
@@ -238,17 +238,17 @@ fn what_comes_back_soon_is_kept() {
         insert(&hot, &record(n, 8_000));
         hot.hit(record(n, 0).fields.key, |_| true);
     };
-    // What is kept fills memory but for a quarter.
+    // Kept records fill three quarters of the memory.
     (0..2_000).for_each(asked_for);
     let pages = 10_000..10_300;
     let once = |n: u32| drop(insert(&hot, &record(n, 8_000)));
     pages.clone().for_each(once);
     (20_000..20_350).for_each(once);
-    // But for those in slabs of which half was asked for.
+    // All but a few are evicted: records stay in slabs in which half of the records were requested.
     assert!(present(&hot, pages.clone()) <= 10);
     pages.clone().for_each(once);
     (30_000..32_000).for_each(once);
-    // Others that left meanwhile have overwritten some of their keys.
+    // Other records that were evicted meanwhile have overwritten some of their keys.
     let kept = present(&hot, pages);
     assert!(kept >= 180, "{kept} of 300");
     assert!(present(&hot, 30_000..31_000) == 0);
@@ -279,7 +279,7 @@ fn a_slab_that_is_being_filled_stays_open_when_it_is_kept() {
             hot.hit(record.fields.key, |_| true);
         }
         if n % 500 == 0 {
-            // One more record of each of the quiet streams: it has room in what is open.
+            // Another record in each of the quiet streams: it fits in the open slab.
             for record in &few {
                 insert(&hot, record);
             }
@@ -359,7 +359,7 @@ fn what_a_panic_left_half_changed_is_dropped_and_the_rest_is_served() {
     }
     let held = hot.peek(records[7].fields.key).unwrap().0;
     let broken = shard(records[7].fields.key);
-    // The first call is under the lock of a reader, which stays whole.
+    // The first call is under the lock of a reader, which is not poisoned.
     let calls = AtomicUsize::new(0);
     let panics = || {
         hot.remove_all(|record| {
@@ -377,7 +377,7 @@ fn what_a_panic_left_half_changed_is_dropped_and_the_rest_is_served() {
     }
     let left = records.iter().filter(|it| !is_broken(it)).count() as u64;
     assert_eq!(hot.bytes(), left * 2_100);
-    // What is held stays, and the shard is used again.
+    // The pinned record stays, and the shard is used again.
     assert!(held.content(0).iter().all(|byte| *byte == 7));
     for record in records.iter().filter(is_broken) {
         assert!(insert(&hot, record).is_some());
@@ -397,7 +397,7 @@ fn a_copy_that_is_not_made_known_leaves_nothing() {
     let copied = hot.copy(&record(1, 1_000), None).unwrap();
     assert!(!hot.contains(record(1, 0).fields.key));
     drop(copied);
-    // One whose slab was let go of meanwhile is not made known: nothing would let go of it.
+    // If the slab was evicted meanwhile, the copy is not published: nothing would ever evict it.
     let copied = hot.copy(&record(2, 1_000), None).unwrap();
     hot.keep_within(0);
     assert!(hot.insert(copied, Arrival::Wanted).is_none());
@@ -445,7 +445,7 @@ fn all_slabs_are_let_go_of_if_they_are_of_one_group() {
     assert_eq!((hot.bytes(), hot.slab_bytes(), budget.used()), (0, 0, 0));
 }
 
-/// Inserts `objects` objects of each of the page groups `pages`, of which eight load at a time.
+/// Inserts `objects` objects for each of the page groups `pages`; eight groups load at a time.
 fn insert_pages(hot: &Hot, pages: std::ops::Range<u32>, objects: u32) {
     for eight in pages.step_by(8) {
         for object in 0..objects {
@@ -506,7 +506,7 @@ fn what_was_prefetched_and_evicted_without_a_lookup_is_told_once() {
     assert_eq!(hot.prefetched_dropped(), 50);
     let told = || (0..100).filter(|n| hot.dropped_before_use(record(*n, 0).fields.key));
     let first: Vec<u32> = told().collect();
-    // Two of them may have one place in the table.
+    // Two of them may have the same place in the table.
     assert!(first.len() >= 48 && first[0] >= 50, "{first:?}");
     assert_eq!(told().count(), 0);
 }
@@ -522,11 +522,11 @@ fn pages_that_were_visited_once_go_before_objects_that_are_asked_for_again() {
     };
     (0..200).for_each(|n| insert_and_ask(n, Arrival::Wanted));
     (200..800).for_each(|n| insert_and_ask(n, Arrival::Prefetched));
-    // Memory holds about eight hundred.
+    // Memory holds about 800 records.
     (800..1_150).for_each(|n| drop(insert(&hot, &record(n, 8_000))));
     let present = |all| present(&hot, all);
     let (again, once) = (present(0..200), present(200..800));
-    // The first go before there is a slab for what is kept.
+    // The first records are evicted before there is a slab for kept records.
     assert!(again >= 185, "{again} of 200, {once} of 600");
     assert!(once <= 350, "{again} of 200, {once} of 600");
 }

@@ -1,17 +1,17 @@
-//! The openings of segments of the log, in order, and what is known of lists that cannot be read.
+//! The openings of log segments, in order, and the state of lists that cannot be read.
 //!
-//! Each header names the opening before its own, how many batches that one has, and the place up to
-//! which the log was durable when the header was written (`format::Link`). So an opening or a batch
-//! that is missing is noticed. If it was durable, it is damaged: any name may have been put there,
-//! and nothing older counts any more. If it was not, a crash has torn it: no caller had an answer
-//! for it, and the log ends there.
+//! Each header names the previous opening, the number of batches in it, and the place up to which
+//! the log was durable when the header was written (`format::Link`). So a missing opening or batch
+//! is noticed. If it was durable, it is damaged: any name may have been put there, so no older
+//! record counts any more. Otherwise a crash has torn it: it was not acknowledged to any caller,
+//! and the log stops there.
 //!
 //! Called by `store/recover` before it replays lists.
 //!
-//! Invariant: a missing batch that was durable is never taken for the end of the log, if any header
-//! behind it can be read.
-//! Cost: a read for each segment, those of the last segment's headers, and at most 5 MiB behind the
-//! end.
+//! Invariant: a missing batch that was durable is never mistaken for the end of the log, if any
+//! header behind it can be read.
+//! Cost: a read for each segment, the header reads in the last segment, and at most 5 MiB behind
+//! the end.
 
 use std::borrow::Cow;
 
@@ -21,33 +21,33 @@ use crate::disk::{Look, Segment, last_opening};
 use crate::format::{DurablePoint, Link};
 use crate::stripe::Stripe;
 
-/// A place among the batches of the log: the number of an opening, and of a batch in it.
+/// A place among the batches of the log: the number of an opening, and the number of a batch in it.
 pub(super) type BatchPlace = (u64, u32);
 
 /// An opening of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
-    /// Where its lists are to be read from.
+    /// Where to start reading the lists.
     pub(super) cursor: Cursor,
-    /// Openings are numbered in the order in which they were made; missing ones count.
+    /// Openings are numbered in the order in which they were made; missing openings count.
     pub(super) number: u64,
-    /// Openings that are missing between the one before and this one.
+    /// Missing openings between the previous opening and this opening.
     pub(super) missing: u64,
-    /// How many batches it has, if the next one says so.
+    /// Number of batches, if the next opening contains it.
     pub(super) batches: Option<u32>,
 }
 
-/// See the module's head.
+/// See the module head.
 pub(super) struct Openings {
     segments: u64,
     list: Vec<Opening>,
-    /// All batches before this place were durable; `None`: not known, because an older build wrote
+    /// All batches before this place were durable; `None`: unknown, because an older build wrote
     /// the log.
     durable: Option<BatchPlace>,
-    /// Whether the first one is the first opening ever.
+    /// True if the first opening in the list is the first opening ever.
     begins_with_first: bool,
-    /// The lists of the last one, which had to be read for the durable place; not where they are
-    /// replayed several times because memory is short.
+    /// The lists of the last opening, which had to be read for the durable place. `None` if they
+    /// are replayed several times because memory is short.
     last_lists: Option<Segment>,
 }
 
@@ -67,10 +67,12 @@ impl Openings {
         }
     }
 
-    /// The opening of `cursor`, of which the batches before it are durable, and those after it.
+    /// Starts with the opening of `cursor`, in which the batches before the cursor are durable, and
+    /// adds the openings after it.
     pub(super) fn since(stripe: &Stripe, cursor: Cursor) -> Self {
         let mut all = Self::from(stripe, cursor);
-        // At most one lap: a log that is newer all the way round has passed the checkpoint.
+        // At most one lap: if the log is newer than that all the way round, it has passed the
+        // checkpoint.
         for _ in 0..all.segments {
             let Some((next, link)) = following(stripe, all.last().cursor) else {
                 break;
@@ -84,7 +86,7 @@ impl Openings {
         all
     }
 
-    /// All that can be found, if any.
+    /// All openings that can be found, if any.
     pub(super) fn all(stripe: &Stripe) -> Option<Self> {
         let mut found = found(stripe)?;
         found.sort_unstable_by_key(|(cursor, _)| cursor.stamp);
@@ -95,7 +97,7 @@ impl Openings {
             found.push((next, link));
         }
         let (head, _) = *found.last()?;
-        // Segments that a run opened and lost in a power cut do not fit between these.
+        // Segments that a run opened and lost in a power cut do not fit between these openings.
         let fits = |cursor: &Cursor| {
             let lap = if cursor.segment <= head.segment {
                 Some(head.lap)
@@ -109,7 +111,7 @@ impl Openings {
         let mut all = Self::from(stripe, first);
         all.begins_with_first = begins_log(first, link);
         for (cursor, link) in fitting {
-            // What lies between the two was given up by an earlier recovery.
+            // The openings between the two were given up by an earlier recovery.
             while link.previous > 0 && all.list.len() > 1 && all.last().cursor.stamp > link.previous
             {
                 all.list.pop();
@@ -141,12 +143,12 @@ impl Openings {
         let missing = if is_next {
             0
         } else {
-            // As many as there is room for in between.
+            // Assume as many missing openings as there is room for in between.
             ((cursor.segment + segments - last.cursor.segment) % segments)
                 .saturating_sub(1)
                 .max(1)
         };
-        // A count of older builds is 0, as their links are.
+        // In older builds the count is 0, as their links are.
         if link.previous > 0 && is_next {
             last.batches = Some(link.previous_batches);
         }
@@ -159,13 +161,13 @@ impl Openings {
         });
     }
 
-    /// The place before which all is durable, as the last header says that can be read. `known`: a
-    /// place that is durable in any case.
+    /// The place before which all batches are durable, according to the last readable header.
+    /// `known`: a place that is durable in any case.
     fn durable_place(&mut self, stripe: &Stripe, known: Option<BatchPlace>) -> Option<BatchPlace> {
         let last = self.list.last_mut().expect("there is a first one");
         let Cursor { used, ordinal, .. } = last.cursor;
         let segment = Segment::walk(&stripe.medium, last.cursor, used, ordinal, None);
-        // What is read again must find as many.
+        // A second read must find as many batches.
         last.batches = Some(segment.ordinal);
         let (number, is_empty, link) = (last.number, segment.ordinal == ordinal, segment.link);
         self.last_lists = (!stripe.index.shape.stays_on_disk()).then_some(segment);
@@ -196,18 +198,19 @@ impl Openings {
         Cow::Owned(lists)
     }
 
-    /// Whether a batch that is missing at `place`, with others behind it, was durable: then it is
-    /// damaged.
+    /// Returns true if a batch that is missing at `place`, with other batches behind it, was
+    /// durable: then it is damaged.
     pub(super) fn is_lost(&self, place: BatchPlace) -> bool {
         self.durable.is_none_or(|durable| place < durable)
     }
 
-    /// Whether there are durable batches behind `place`, where no more can be found.
+    /// Returns true if there are durable batches behind `place`, where no more can be found.
     pub(super) fn goes_on_behind(&self, place: BatchPlace) -> bool {
         self.durable.is_some_and(|durable| place < durable)
     }
 
-    /// The place before which all is durable, as a header in the opening after `end` tells it.
+    /// The place before which all batches are durable, in the form for a header in the opening
+    /// after `end`.
     pub(super) fn durable_before(&self, end: BatchPlace) -> Option<DurablePoint> {
         let (number, batches) = self.durable?.min(end);
         Some(DurablePoint {
@@ -217,30 +220,30 @@ impl Openings {
     }
 }
 
-/// Whether `first`, the first opening that was found, is the first that was ever made. Links of
-/// older builds, and footers, name no opening before theirs: then only the log's first segment is
-/// known to begin it. If the first segment were lost, the Disk Table's index would otherwise take
-/// slots for empty that the lost lists name.
+/// Returns true if `first`, the first opening that was found, is the first that was ever made.
+/// Links of older builds, and footers, name no previous opening: then only the first log segment is
+/// known to be the start. If the first segment were lost, the Disk Table index would otherwise
+/// treat slots as empty that the lost lists name.
 fn begins_log(first: Cursor, link: Link) -> bool {
     let names_none = link.previous == 0 && (link.durable.is_some() || first.segment == 0);
     names_none && first.lap == 0
 }
 
-/// The last opening of each segment, with its link; `None` if the store was closed meanwhile.
+/// The last opening of each segment, with the link; `None` if the store was closed in the meantime.
 fn found(stripe: &Stripe) -> Option<Vec<(Cursor, Link)>> {
     let mut found: Vec<(Cursor, Link)> = Vec::new();
     for segment in 0..stripe.medium.geometry.segments {
         if is_over(stripe) {
             return None;
         }
-        // The log begins with the first segment.
+        // The log starts with the first segment.
         let look = match segment {
             0 => Look::Thorough,
             _ => Look::Short,
         };
         let Some(opening) = last_opening(&stripe.medium, segment, look) else {
             // In its first lap the log was not written beyond this, except for segments that were
-            // left out.
+            // skipped.
             let last = found.last().map_or(0, |(it, _)| it.segment);
             let is_far = segment > last + LEFT_OUT_IN_A_ROW_MAX;
             if is_far && found.iter().all(|(cursor, _)| cursor.lap == 0) {
@@ -260,10 +263,10 @@ fn found(stripe: &Stripe) -> Option<Vec<(Cursor, Link)>> {
     Some(found)
 }
 
-/// The segment that was opened after `last`, if one was. Some in between may have been left out
-/// because reads of them fail.
+/// The segment that was opened after `last`, if there is such a segment. Segments in between may
+/// have been skipped because reads of them fail.
 fn following(stripe: &Stripe, last: Cursor) -> Option<(Cursor, Link)> {
-    // Older ones are what the last lap left there.
+    // Older openings are remains of the last lap.
     next_openings(stripe, last, Look::Thorough)
         .find(|(next, opening)| opening.stamp > last.stamp && opening.lap == next.lap)
         .map(|(next, opening)| (next, opening.link))
@@ -290,7 +293,7 @@ mod tests {
             ..Link::default()
         };
         assert!(begins_log(at(0, 0), link(0, durable)) && begins_log(at(0, 0), link(0, None)));
-        // A segment may have been left out because it could not be read.
+        // A segment may have been skipped because it could not be read.
         assert!(begins_log(at(1, 0), link(0, durable)));
         assert!(!begins_log(at(1, 0), link(0, None)));
         assert!(!begins_log(at(0, 1), link(0, durable)));

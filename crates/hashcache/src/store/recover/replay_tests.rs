@@ -1,5 +1,5 @@
-//! What a replay does where the log left a segment out, where a checkpoint began before the log, or
-//! where the log came round since; and which checkpoint one is written over.
+//! Replays if the log skipped a segment, if a checkpoint started before the log, or if the log has
+//! wrapped since; and which checkpoint is overwritten.
 
 #![cfg(not(loom))]
 
@@ -28,7 +28,7 @@ fn device(bytes: Vec<u8>) -> Arc<FaultDevice> {
 }
 
 /// A store for objects of 4 KiB in 32 segments at most, which keeps no object in memory and writes
-/// when it is told to.
+/// only on request.
 fn open(device: &Arc<FaultDevice>) -> Cache {
     open_as(Arc::clone(device) as _, PolicyKind::Log)
 }
@@ -53,7 +53,8 @@ fn name(n: u64) -> [u8; 8] {
     n.to_le_bytes()
 }
 
-/// Puts names from `next` on, a few a batch, until `is_enough`. Returns the name after the last.
+/// Puts names, starting at `next`, a few in each batch, until `is_enough`. Returns the name after
+/// the last.
 fn fill(cache: &Cache, mut next: u64, is_enough: impl Fn() -> bool) -> u64 {
     while !is_enough() {
         for _ in 0..20 {
@@ -74,7 +75,7 @@ fn found(cache: &Cache, names: Range<u64>) -> usize {
     names.filter(|n| is_found(cache, *n)).count()
 }
 
-/// A store on `device` whose log has come to `segment`, and the next name to put.
+/// A store on `device` with its log at `segment`, and the next name to put.
 fn filled_up_to(device: &Arc<FaultDevice>, segment: u64) -> (Cache, u64) {
     let cache = open(device);
     let stripe = Arc::clone(cache.first_stripe());
@@ -82,8 +83,8 @@ fn filled_up_to(device: &Arc<FaultDevice>, segment: u64) -> (Cache, u64) {
     (cache, next)
 }
 
-/// From now on reads of the middle of `segment` fail, and `cache`, which has put the names below
-/// `names`, knows it.
+/// Makes reads in the middle of `segment` fail, and lets `cache`, which has put the names below
+/// `names`, find out.
 fn spoil(device: &FaultDevice, cache: &Cache, segment: u64, names: u64) {
     let medium = &cache.first_stripe().medium;
     let segment_bytes = u64::from(medium.geometry.segment_bytes);
@@ -119,8 +120,8 @@ fn a_checkpoint_is_not_gone_by_if_the_log_has_left_out_the_segment_of_its_cursor
     cache.close();
     let cache = open(&spoiled);
     let stripe = Arc::clone(cache.first_stripe());
-    // Superblocks and checkpoints as they are here, and the log as it is a lap later, so far behind
-    // the segment that a replay from there would find none that follows.
+    // Superblocks and checkpoints of this moment with the log of a lap later, so far behind the
+    // segment that a replay from there would find no segment that follows.
     let front = usize::try_from(stripe.medium.geometry.log_offset).unwrap();
     let early = spoiled.media();
     next = fill(&cache, next, || stripe.log.open_segment().0 > CURSOR);
@@ -141,7 +142,7 @@ fn rows_of_a_checkpoint_that_began_before_the_log_do_not_count() {
     let device_of_all = device(vec![0; 16 << 20]);
     let (cache, next) = filled_up_to(&device_of_all, 6);
     let stripe = Arc::clone(cache.first_stripe());
-    // As if this checkpoint had been under way since the store was made.
+    // As if this checkpoint had been in progress since the store was created.
     const SERIAL: u64 = 1_001;
     let (medium, index) = (&stripe.medium, &stripe.index);
     let empty = LogMap::new(&medium.geometry, medium.device_id);
@@ -153,7 +154,7 @@ fn rows_of_a_checkpoint_that_began_before_the_log_do_not_count() {
         let at = checkpoint.put_part(medium, index, &mut out);
         saved.push((at, out.to_vec()));
     }
-    // Four laps later the bits of the lap in its rows mean the lap that is there.
+    // Four laps later the lap bits in its rows mean the current lap.
     fill(&cache, next, || stripe.log.open_segment() == (6, 4));
     let image = device_of_all.media();
     let recovered = |serial: u64| {
@@ -178,13 +179,13 @@ fn rows_of_a_checkpoint_that_began_before_the_log_do_not_count() {
     assert_eq!(with, without);
 }
 
-/// A power cut has taken the headers of the last lap, but for that of one segment further on. Were
-/// that segment taken for the next one of the lap before, the log would go on there, and all that
-/// was written since the lap before would be forgotten or, where it was replaced, come back.
+/// A power cut has lost the headers of the last lap, except for a segment further on. If that
+/// segment were treated as the next segment of the previous lap, the log would continue there, and
+/// all records since the previous lap would be forgotten, or old versions would be found again.
 #[test]
 fn a_segment_that_a_later_lap_has_written_does_not_follow_one_of_the_lap_before() {
     const CURSOR: u64 = 2;
-    // Further behind the cursor than the log can leave segments out.
+    // Further behind the cursor than the log can skip segments.
     const LATE: u64 = CURSOR + 2 * LEFT_OUT_IN_A_ROW_MAX;
     let disk = device(vec![0; 32 << 20]);
     let (cache, next) = filled_up_to(&disk, CURSOR);
@@ -209,7 +210,7 @@ fn a_segment_that_a_later_lap_has_written_does_not_follow_one_of_the_lap_before(
     assert!(newest > 900, "{newest}");
 }
 
-/// Where a policy leaves rows on disk, readers look for them in the checkpoint that counts.
+/// If a policy keeps rows on disk, readers look for them in the published checkpoint.
 #[test]
 fn no_checkpoint_is_written_over_the_one_that_has_the_rows() {
     const NAMES: u64 = 600;
@@ -254,7 +255,7 @@ fn no_checkpoint_is_written_over_the_one_that_has_the_rows() {
     }
 }
 
-/// A segment that the log leaves out holds nothing, however long it is left out.
+/// A skipped segment holds nothing, however long it is skipped.
 #[test]
 fn a_ban_is_outlived_although_the_log_leaves_a_segment_out_for_good() {
     const BAD: u64 = 12;
@@ -278,8 +279,8 @@ fn a_ban_is_outlived_although_the_log_leaves_a_segment_out_for_good() {
     assert_eq!(cache.bans(), 0);
 }
 
-/// The first load leaves displaced positions on disk, so its rows must not stay where they cannot
-/// be read once more.
+/// The first load leaves displaced positions on disk, so its rows must not stay if they cannot be
+/// read again.
 #[test]
 fn shards_whose_rows_cannot_be_read_again_know_nothing() {
     let disk = device(vec![0; 32 << 20]);

@@ -1,13 +1,13 @@
-//! What it takes to open a store of a hundred gigabytes with each policy, on a device that is
-//! modelled: superblocks, journal and checkpoints are kept as the engine wrote them; the headers
-//! and footers of the log are made when they are read, as a cache of 8 KiB objects would have left
-//! them. What lies between them is never read, nor is the Disk Table.
+//! Cost of opening a store of a hundred gigabytes with each policy, on a modelled device:
+//! superblocks, journal and checkpoints are kept as the engine wrote them; the headers and footers
+//! of the log are generated when they are read, as a cache with 8 KiB objects would have left them.
+//! The bytes between them are never read, nor is the Disk Table.
 //!
-//! In the log of a Disk Table there are tails, one object in four has one, and with `set-mem` the
-//! slots too, of which one lap of the log fills as many as there are.
+//! In the log of a Disk Table there are tails (one object in four has a tail), and with `set-mem`
+//! the slots, too. One lap of the log fills as many slots as there are.
 //!
-//! `HASHCACHE_TEST_GIGABYTES=100` gives the size; without it 4 GB are opened, and the bar of bytes
-//! is that for their share. `docs/PAPER.md` has the figures.
+//! `HASHCACHE_TEST_GIGABYTES=100` sets the size; without it 4 GB are opened, and the limit of bytes
+//! is scaled to that size. `docs/PAPER.md` has the figures.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,9 +32,9 @@ use crate::store::device::{FoundSuperblock, front};
 const GIGABYTE: u64 = 1_000_000_000;
 const RECORD_BYTES: u32 = 8 << 10;
 const BATCH_BYTES: u32 = 4 << 20;
-/// Versions that each opening of a segment draws in the model: more than it has records.
+/// Versions that each opening of a segment draws in the model: more than a segment has records.
 const VERSIONS_PER_SEGMENT: u64 = 1 << 20;
-/// Superblocks and what may lie beside them.
+/// Superblocks and the blocks beside them.
 const FRONT_BYTES: u64 = 64 << 10;
 
 fn gigabytes() -> u64 {
@@ -42,7 +42,7 @@ fn gigabytes() -> u64 {
     asked.and_then(|text| text.parse().ok()).unwrap_or(4)
 }
 
-/// The log of the model: how often a segment was opened and sealed since the store was made.
+/// The log of the model: how often segments were opened and sealed since the store was created.
 struct Written {
     geometry: Geometry,
     form: Form,
@@ -71,7 +71,7 @@ impl Written {
     /// Lines in a footer.
     fn records(&self) -> u32 {
         if self.form.policy.family() == Family::Table {
-            // Four slots and a tail, and so on.
+            // Four slots and a tail, repeated.
             let lines = self.geometry.slots() * 5 / 4 / self.geometry.segments;
             return u32::try_from(lines).unwrap();
         }
@@ -117,8 +117,8 @@ impl Written {
         }
     }
 
-    /// What a header of an opening says: the one before has one batch, as far as headers tell, and
-    /// is durable.
+    /// The link in a header: the previous opening has one batch, as far as headers tell, and is
+    /// durable.
     fn link(&self, opening: u64) -> Link {
         Link {
             previous: opening.checked_sub(1).map_or(0, Self::stamp),
@@ -130,7 +130,7 @@ impl Written {
         }
     }
 
-    /// The first header of an opening and its footer.
+    /// The first header of an opening, and its footer.
     fn ends(&self, opening: u64) -> (Vec<u8>, Vec<u8>) {
         let lap = opening / self.geometry.segments;
         let stamp = Self::stamp(opening);
@@ -163,7 +163,7 @@ impl Written {
 #[derive(Default)]
 struct Log {
     written: Option<Written>,
-    /// The opening that was read last, with its ends.
+    /// The opening that was read last, with its header and footer.
     made: Option<(u64, Vec<u8>, Vec<u8>)>,
 }
 
@@ -173,7 +173,7 @@ struct Model {
     form: Form,
     blocks: Mutex<HashMap<u64, Vec<u8>>>,
     log: Mutex<Log>,
-    /// Whether reads behind the superblocks wait.
+    /// True if reads behind the superblocks wait.
     shut: Mutex<bool>,
     opened: Condvar,
     front_calls: AtomicU64,
@@ -201,7 +201,7 @@ impl Model {
         }
     }
 
-    /// From now on the log has been opened so many times, each time filled and sealed.
+    /// Sets how often segments were opened in the log, each filled and sealed.
     fn openings(&self, openings: u64) -> u64 {
         let superblock = self.superblock();
         let geometry = Geometry::from_superblock(&superblock).unwrap();
@@ -218,7 +218,7 @@ impl Model {
         segments
     }
 
-    /// As a kill leaves the superblocks.
+    /// Leaves the superblocks as a kill would.
     fn kill(&self) {
         let mut superblock = self.superblock();
         superblock.clean = false;
@@ -232,7 +232,7 @@ impl Model {
         self.opened.notify_all();
     }
 
-    /// Copies what the ends of a segment have of the range; ranges never cross segments.
+    /// Copies the header and footer bytes of a segment in the range; ranges never cross segments.
     fn read_log(&self, offset: u64, buffer: &mut [u8]) {
         let mut log = self.log.lock().unwrap();
         let Log { written, made } = &mut *log;
@@ -265,7 +265,7 @@ impl Model {
     }
 }
 
-/// Copies what `bytes`, which lie at `at`, have of the buffer's range.
+/// Copies the part of `bytes`, which are stored at `at`, that is in the range of the buffer.
 fn overlay(offset: u64, buffer: &mut [u8], at: u64, bytes: &[u8]) {
     let from = offset.max(at);
     let to = (offset + buffer.len() as u64).min(at + bytes.len() as u64);
@@ -319,15 +319,15 @@ impl Device for Model {
     }
 }
 
-/// What an opening read until all was known, and the calls that had to return before it did.
+/// Reads of an open until the index was complete, and the calls that had to return before it did.
 struct Opening {
     cache: Cache,
     figures: ThrottleFigures,
     calls_before: u64,
 }
 
-/// Opens the store, with nothing behind the superblocks readable until that has returned: with no
-/// patience, what it waits for is what it cannot do without.
+/// Opens the store, with nothing behind the superblocks readable until the open has returned: with
+/// no patience, it waits only for reads that it cannot do without.
 fn open(model: &Arc<Model>) -> Opening {
     let inner: Arc<dyn Device> = model.clone();
     let disk = ThrottleDevice::new(inner, DiskModel::HDD_7200, Pace::Modelled, 1);
@@ -344,7 +344,7 @@ fn open(model: &Arc<Model>) -> Opening {
     assert_eq!(model.calls_behind.load(Ordering::Relaxed), 0);
     assert_eq!(cache.health(), Health::Recovering);
     model.shut(false);
-    // Answered by the writing thread, when it has recovered.
+    // Answered by the writer thread, when it has recovered.
     assert!(cache.flush().wait());
     assert_eq!(cache.health(), Health::InService);
     Opening {
@@ -359,13 +359,13 @@ fn config(device: Arc<dyn Device>, form: Form) -> Config {
         policy: form.policy,
         grouped: form.grouped,
         memory_bytes: (128 << 20) + (gigabytes() << 20),
-        // Only some names are asked for: how many of them are known depends on the secret.
+        // Only some names are looked up: how many of them are known depends on the secret.
         name_secret: Some([1; 16]),
         ..Config::on_device(device)
     }
 }
 
-/// Share of what the last lap wrote that memory knows of. Where memory has no index, nothing has to
+/// Share of the records in the last lap that memory knows. If memory has no index, nothing has to
 /// be known for an object to be found.
 fn known(model: &Model, cache: &Cache) -> f64 {
     let log = model.log.lock().unwrap();
@@ -388,13 +388,14 @@ fn known(model: &Model, cache: &Cache) -> f64 {
     f64::from(found) / f64::from(all)
 }
 
-/// As of a full log of objects of the size that the index is made for.
+/// For a full log with objects of the size for which the index is made.
 fn known_at_least(policy: PolicyKind) -> f64 {
     match policy {
         PolicyKind::Log => 0.93,
         // One row.
         PolicyKind::LogLru => 0.84,
-        // What took a slot later has put the other out: (1 - 1/e) of one lap are still there.
+        // Objects that took a slot later have evicted the others: (1 - 1/e) of a lap are still
+        // there.
         PolicyKind::SetMem => 0.6,
         PolicyKind::Basic | PolicyKind::Set | PolicyKind::SetMemLru => 1.0,
     }
@@ -418,12 +419,12 @@ fn a_large_store_of_any_policy_is_known_again_by_reading_little() {
 fn known_again(form: Form) {
     let gigabytes = gigabytes();
     let model = Arc::new(Model::new(gigabytes * GIGABYTE, form));
-    // Made: that looks at all of a blank device.
+    // Create the store: that reads the whole blank device.
     Cache::open(config(model.clone(), form)).unwrap().close();
     let segments = model.openings(0);
     model.openings(segments);
 
-    // Neither checkpoint can be read, the worst there is: every list of the log.
+    // Neither checkpoint can be read, which is the worst case: every list of the log.
     let scan = open(&model);
     let scanned = known(&model, &scan.cache);
     assert!(
@@ -439,7 +440,7 @@ fn known_again(form: Form) {
     little(&clean);
     clean.cache.close();
 
-    // A checkpoint is begun after this many segments and takes a tenth of the device's time.
+    // A checkpoint starts after this many segments and takes a tenth of the device time.
     let geometry = Geometry::from_superblock(&model.superblock()).unwrap();
     let meanwhile = 10 * geometry.checkpoint_bytes / u64::from(geometry.segment_bytes) + 1;
     let behind = (segments / 8).clamp(2, 200) + meanwhile;
@@ -447,16 +448,16 @@ fn known_again(form: Form) {
     model.kill();
     let killed = open(&model);
     let again = known(&model, &killed.cache);
-    // Sets that the kill left unwritten are known again by and by.
+    // Sets that the kill left unwritten are learned again over time.
     assert!(again > scanned - 0.03, "{form:?}: {again} of {scanned}");
     tell(form, "kill", &killed);
     little(&killed);
 }
 
-/// Below 5 s at 100 MB/s for 100 GB, with the seeks of a desktop disk besides, and hardly anything
-/// before the opening has returned.
+/// Less than 5 s at 100 MB/s for 100 GB, plus the seeks of a desktop disk, and hardly any read
+/// before the open has returned.
 fn little(opening: &Opening) {
-    // What does not shrink with the store is a MB at most.
+    // The part that does not shrink with the store is at most 1 MB.
     let bar = gigabytes() * 5 * 1_000_000 + (1 << 20);
     let bytes = opening.figures.read_bytes + opening.figures.written_bytes;
     assert!(bytes < bar, "{:?}", opening.figures);
