@@ -1,6 +1,6 @@
 //! The lists from `[[list]]` in memory, read from files and kept up to date.
 //!
-//! The proxy's `server` loads them at the start and at a reload, and refreshes them once a minute.
+//! `server` in the proxy loads them at the start and at a reload, and refreshes them once a minute.
 //! A request only reads memory.
 //!
 //! Invariants: if a list becomes unreadable, or a file looks like a broken download, the old list
@@ -110,7 +110,8 @@ struct FileStamp {
     inode: u64,
     bytes: u64,
     modified: (i64, i64),
-    /// Changes with the permissions too, and cannot be set back.
+    /// The change time of the file (ctime), which changes with the permissions too and cannot be
+    /// set back.
     changed: (i64, i64),
 }
 

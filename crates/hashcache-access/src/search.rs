@@ -59,7 +59,7 @@ pub(super) struct Search<'a, F> {
     /// Rules that were not returned yet, and exceptions.
     left: RuleSet,
     hashes: &'a RequestHashes,
-    /// Returns true if the list with a number contains a host.
+    /// Callback that returns true if the list with that number contains the host.
     has: F,
     all: Asked,
     certain: Asked,

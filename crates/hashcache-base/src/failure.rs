@@ -66,7 +66,7 @@ pub enum Failure {
     Refused {
         /// The response status, an error.
         status: StatusCode,
-        /// Why, in words for the person at the client, shown on the error page.
+        /// The reason, for the person at the client; shown on the error page.
         reason: &'static str,
     },
     /// A forward proxy got a resource's path without the host, as a web server would.
@@ -234,7 +234,7 @@ impl Failure {
             Self::DestinationDenied { .. } | Self::LoginImpossible => StatusCode::FORBIDDEN,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::NotCached | Self::Offline => StatusCode::GATEWAY_TIMEOUT,
-            // The same status as in the origin's response, if it is a 5xx.
+            // A 5xx status of the origin is passed on; any other status becomes a 502.
             Self::OriginStatus { status } => StatusCode::from_u16(*status)
                 .ok()
                 .filter(StatusCode::is_server_error)

@@ -20,9 +20,10 @@ pub struct Limits {
     /// send at once. A sixteenth of this number is added each second, and 1 for each KiB sent to
     /// the client.
     pub frames: usize,
-    /// Request head, bytes.
+    /// Head of a request, or of an origin's response, bytes.
     pub head_bytes: usize,
-    /// Fields in a head.
+    /// Field lines in a head of a request, or of an origin's response. HTTP/1.1 requests have at
+    /// most 4,096 in any case.
     pub head_fields: usize,
     /// Request target, bytes.
     pub target_bytes: usize,

@@ -32,8 +32,8 @@ pub enum Network {
     /// A child on a link, by bits of the child's pin: the child has proved the key, and may share
     /// an address with strangers.
     Child(u128),
-    /// A child's client: bits of the child's pin, and the number that the child gives to the
-    /// client. The number means nothing on the link of another child.
+    /// A client of a child: bits of the pin of that child, and the number that the child gives to
+    /// the client. The number means nothing on the link of another child.
     ChildClient(u128, u32),
 }
 
@@ -369,7 +369,7 @@ impl SpareMemory {
 pub struct ShareGuard {
     share: Share,
     bytes: u64,
-    /// The bytes in the child's share, if this is a child's client.
+    /// The bytes in the share of the child, if this is a client of a child.
     of_child: Option<Box<ShareGuard>>,
 }
 
@@ -733,8 +733,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub const PIECE_BYTES: u64 = 64 << 10;
 /// Content read from disk may take 1/`READING_PART` of a share.
 const READING_PART: u64 = 2;
-/// A child's client may hold this many times the memory that it leaves to the child's other
-/// clients.
+/// A client of a child may hold this many times the memory that it leaves to the other clients of
+/// that child.
 const CHILD_CLIENT_FACTOR: u64 = 3;
 /// Streams leave 1/`CONTENT_PART` of a share to content: 1 MiB of 16, four spans. For a child's
 /// client, streams leave a quarter of that.
@@ -787,7 +787,7 @@ mod tests {
         assert!(!shares.give_up_resting(3, 3), "none rests");
         first.rest(shares.start + Duration::from_secs(1));
         second.rest(shares.start + Duration::from_secs(2));
-        // What rests inside a stream does not make its connection rest.
+        // A stream that rests does not make its connection rest.
         busy.of_stream().rest(shares.start);
         assert!(shares.give_up_resting(3, 3));
         assert!(shares.give_up_resting(3, 3), "one closes already");

@@ -50,7 +50,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// As [`replace`], with content that is written in parts.
 pub fn replace_with(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     // The suffix is appended to the whole name: replacing the extension could yield the name of
-    // another file, even the cache's.
+    // another file, even of the cache.
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
     let fresh = PathBuf::from(fresh);
@@ -93,7 +93,7 @@ mod tests {
             }
         });
         for expected in [[true; 2], [false; 2], [false; 2], [false, true]] {
-            // It would block for ever; on any machine a minute is enough to tell.
+            // A wrong open would block for ever; a minute is enough to tell on any machine.
             let opened = told.recv_timeout(std::time::Duration::from_secs(60));
             assert_eq!(opened, Ok(expected));
         }

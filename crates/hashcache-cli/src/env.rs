@@ -77,10 +77,10 @@ fn proxy_url(values: &Values) -> Origin {
 /// Files of the certificate authority with which the proxy intercepts TLS.
 #[derive(Debug)]
 struct Certificates {
-    /// The authority's certificate, for programs that add it to the system's certificates.
+    /// The certificate of the authority, for programs that add it to the certificates of the
+    /// system.
     root: PathBuf,
-    /// The authority's certificate together with the system's, for programs that take a single
-    /// file.
+    /// The certificates of the authority and of the system, for programs that take a single file.
     bundle: PathBuf,
     /// True if this user, and so this user's programs, can read both files.
     readable: bool,

@@ -70,7 +70,7 @@ fn json_of(found: &Inspection) -> Value {
     })
 }
 
-/// Formats this device's number and the cache's other devices.
+/// Formats the number of this device and the other devices of the cache.
 fn device_of(found: &Inspection) -> String {
     let others = found.members.iter().filter(|it| it.device != found.device);
     let others: Vec<String> = others

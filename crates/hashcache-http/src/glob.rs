@@ -217,8 +217,8 @@ impl Alternative {
 
     /// Returns true if the tokens between head and tail match this part of the text.
     ///
-    /// All possible matches are followed in parallel, because backtracking could take
-    /// excessively long for some texts.
+    /// All possible matches are followed in parallel, because backtracking could take excessively
+    /// long for some texts.
     fn matches_middle(&self, text: &[u8], start: usize, end: usize) -> bool {
         let tokens = &self.middle;
         let (mut matched, mut next) = (Matched::new(tokens), Matched::new(tokens));

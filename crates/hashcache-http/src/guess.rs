@@ -88,8 +88,8 @@ fn is_for_any_origin(exchange: &Exchange<'_>, kinds: FieldKinds) -> bool {
 
 /// Returns true if a response field contains `no-store`, `no-cache` or `private` in any spelling:
 /// between wrong separators, quoted, with a value, in `Pragma` or in a field for other caches. A
-/// well-formed Cache-Control was obeyed earlier; here it is enough that the origin seems to mean
-/// it. A rule by the operator overrides `Pragma` and fields for other caches.
+/// well-formed Cache-Control was obeyed earlier; here a field counts even if the origin only seems
+/// to mean it. A rule by the operator overrides `Pragma` and fields for other caches.
 fn forbids_keeping(response: &HeaderMap, basis: Basis) -> bool {
     response.iter().any(|(name, value)| {
         let counts = match basis {

@@ -26,7 +26,7 @@ use crate::fields::{members, trim};
 #[error("Connection names {0}")]
 pub struct ForbiddenOption(pub HeaderName);
 
-/// Decides if Upgrade is forwarded.
+/// Treatment of the Upgrade field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upgrading {
     /// The field is dropped.

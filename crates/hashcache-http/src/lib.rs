@@ -36,8 +36,8 @@
 //! connection: [`strip_request`]. Reuse of a stored response: [`VariantTable`], [`VaryRow`],
 //! [`reuse`], then [`evaluate_conditions`] and [`answer_range`]. Validation upstream:
 //! [`set_validators`], and for a 304 [`not_modified_confirms`] and [`freshen`]. Storing the
-//! response: [`storable`] (which uses [`Rules`] and [`lifetime`]) and [`fields_to_store`]; after
-//! an unsafe method [`invalidated`] and [`invalidated_groups`]. Fields for other parties:
+//! response: [`storable`] (which uses [`Rules`] and [`lifetime`]) and [`fields_to_store`]; after an
+//! unsafe method [`invalidated`] and [`invalidated_groups`]. Fields for other parties:
 //! [`Pseudonym`], [`CacheStatus`], [`ProxyStatus`]; on a slow line between two caches:
 //! [`LinkRequest`].
 //!

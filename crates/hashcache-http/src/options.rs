@@ -47,8 +47,8 @@ pub enum SetCookie {
 }
 
 impl Default for StoreOptions {
-    /// The shipped rules; 10 % of the age, at most a day; one minute for negative responses; a
-    /// year for immutable content; no targeted fields; cookies protected.
+    /// The shipped rules; 10 % of the age, at most a day; one minute for negative responses; a year
+    /// for immutable content; no targeted fields; cookies protected.
     fn default() -> StoreOptions {
         StoreOptions {
             rules: Rules::shipped(),

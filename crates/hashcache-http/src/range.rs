@@ -217,9 +217,10 @@ pub fn accept_stored_coding(request: &mut HeaderMap, stored: &HeaderMap) {
 /// part of the stored response: it repeats the validator, as a 206 must (RFC 9110 15.3.7), it has
 /// the stored content coding, and its other fields do not show that the bytes have another meaning.
 ///
-/// It is not enough that the origin honoured If-Range: an origin that does not know the field also
-/// answers 206. A 206 may omit Content-Encoding (RFC 9110 15.3.7), but a part without the field can
-/// also be an identity part of content that is stored coded, and nothing else would show it.
+/// A 206 does not prove that the origin honoured If-Range: an origin that does not know the field
+/// also answers 206. A 206 may omit Content-Encoding (RFC 9110 15.3.7), but a part without the
+/// field can also be an identity part of content that is stored coded, and nothing else would show
+/// it.
 pub fn continues_stored(stored: &HeaderMap, partial: &HeaderMap) -> bool {
     let same = |name: &HeaderName| stored.get_all(name).iter().eq(partial.get_all(name).iter());
     let agrees = |name: &HeaderName| !partial.contains_key(name) || same(name);

@@ -142,14 +142,14 @@ pub enum Reuse {
         age: Seconds,
         /// Remaining lifetime: zero or negative.
         ttl: i64,
-        /// Permission to serve it stale.
+        /// The party that permits a stale response.
         allowed_by: StaleAllowance,
     },
     /// Validate it upstream, and do not serve it before.
     Validate {
         /// Reason.
         forward: Forward,
-        /// What to do if upstream fails.
+        /// Use of the stored response if upstream fails.
         on_error: OnError,
     },
     /// Forward the request unchanged: this response cannot answer it.
@@ -161,7 +161,7 @@ pub enum Reuse {
     Unsatisfiable,
 }
 
-/// Who permits a stale response.
+/// The party that permits a stale response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StaleAllowance {
     /// The client: `max-stale`.
@@ -170,7 +170,7 @@ pub enum StaleAllowance {
     WhileRevalidating,
 }
 
-/// Decides if a stored response may be served after a failed validation.
+/// Use of a stored response after a failed validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
     /// Do not serve it: forward the error, or answer 504.

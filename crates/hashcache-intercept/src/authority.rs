@@ -302,9 +302,10 @@ impl CertificateAuthority {
     /// Returns the certificate of `host` with the chain (without the root) and key: from the cache
     /// or new.
     ///
-    /// It is valid from a day before `now` until seven days after, or only until the origin's
-    /// certificate (`no_later_than`) or this authority expires. A cached leaf that expires within a
-    /// day is replaced if a new leaf is valid for longer.
+    /// A new certificate is valid from a day before `now` until seven days after `now`. If the
+    /// certificate of the origin (`no_later_than`) or this authority expires earlier, it is valid
+    /// only until then. A cached leaf that expires within a day is replaced if a new leaf is valid
+    /// for longer.
     ///
     /// Errors: `host` is not a DNS name, or this authority may not sign for it, or no time is left.
     pub(crate) fn leaf(

@@ -1,7 +1,7 @@
 //! The children that are connected to this parent, and the connections in their handshake, which
 //! have not shown a key yet.
 //!
-//! The proxy's `server/link_listener` enters both; `server/links` shows the children.
+//! `server/link_listener` in the proxy enters both; `server/links` shows the children.
 //!
 //! Invariants: at most `STRANGERS_MAX` connections are in their handshake. If this limit is
 //! reached, the network with the most such connections loses the oldest, so strangers that connect
@@ -47,7 +47,7 @@ pub struct Children {
 
 #[derive(Debug, Default)]
 struct Connections {
-    /// Counts entries, so that each entry has a unique number and the oldest has the smallest.
+    /// Number of entries so far. Each entry gets a unique number, and the oldest has the smallest.
     entered: u64,
     strangers: Vec<Stranger>,
     children: Vec<Child>,

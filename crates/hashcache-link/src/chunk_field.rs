@@ -2,7 +2,7 @@
 //!
 //! The child offers `v=1, chunks, window=N`; a parent that accepts the offer answers `v=1, chunks,
 //! window=N, key=:BASE64:`. A parent that does not know the field, or the version, answers without
-//! the field, and the stream is a tunnel that passes unchanged. The proxy's `connect` reads the
+//! the field, and the stream is a tunnel that passes unchanged. `connect` in the proxy reads the
 //! offer, `linked` in `hashcache-upstream` sends it. The form is a dictionary as in RFC 8941.
 //!
 //! Invariant: a field in any other form counts as no offer and no answer.

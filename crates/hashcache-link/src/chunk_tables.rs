@@ -1,7 +1,7 @@
 //! Tables for the chunks that the other box has: a table for each parent and each child.
 //!
-//! The proxy's `connect` and `server/forward_listener` take a table for each stream; the proxy's
-//! `server` reads the tables from a file at the start and writes them at the end. A lost or wrong
+//! `connect` and `server/forward_listener` in the proxy take a table for each stream; `server` in
+//! the proxy reads the tables from a file at the start and writes them at the end. A lost or wrong
 //! table only costs bytes on the link, so the file has no checksum.
 //!
 //! Invariants: the memory for a table is reserved as long as the table exists. A table is used with

@@ -1,6 +1,6 @@
 //! The way in which a child's request uses the link.
 //!
-//! The proxy's `fetch` decides by the request and by the stored response; `linked_requests` in
+//! `fetch` in the proxy decides by the request and by the stored response; `linked_requests` in
 //! `hashcache-upstream` applies the decision if the next hop is a parent with a pin. Other hops
 //! never see these fields.
 //!
@@ -36,7 +36,7 @@ pub enum LinkCoding {
 pub struct Dictionaries {
     /// An older version with the same URL.
     pub offered: Option<StoredContent>,
-    /// Finds the dictionary that the parent names; `None`: the parent may name none.
+    /// Lookup of the dictionary that the parent names; `None`: the parent may name none.
     pub named: Option<NamedLookup>,
 }
 
@@ -57,7 +57,7 @@ impl Dictionaries {
     }
 }
 
-/// Tells if a response for the URL of a request is stored here.
+/// Result of a search for a stored response to the URL of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredHere {
     /// A response is stored here.

@@ -1,6 +1,6 @@
 //! A link's counters, on either side.
 //!
-//! Sockets and streams count here, on any thread; the proxy's `server/links` reads the counters.
+//! Sockets and streams count here, on any thread; `server/links` in the proxy reads the counters.
 //!
 //! Cost: one atomic operation and one lock per socket read or write, two atomic operations per
 //! stream.

@@ -1,6 +1,6 @@
 //! Stored content that both sides of a link have: the prefix for encoding or decoding.
 //!
-//! Used by the proxy's `request/framed` at the parent and `unframe` in `hashcache-upstream` at the
+//! Used by `request/framed` in the proxy at the parent and `unframe` in `hashcache-upstream` at the
 //! child.
 //!
 //! Invariants: only complete objects of a shared cache are dictionaries, and only under the digest

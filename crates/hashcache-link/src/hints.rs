@@ -1,8 +1,8 @@
 //! Hints: the other objects that a page needs, learned from requests by a parent's clients.
 //!
-//! At a parent, the proxy's `request/linked` notes the objects and names them to a child that
+//! At a parent, `request/linked` in the proxy notes the objects and names them to a child that
 //! requests the page. At the child, `linked_requests` in `hashcache-upstream` finds the names in a
-//! response, and the proxy's `fetch/hinted` requests the objects that the child lacks.
+//! response, and `fetch/hinted` in the proxy requests the objects that the child lacks.
 //!
 //! An object belongs to the page that Referer names; if Referer names an object on a page (a style
 //! sheet that needs a font), the object belongs to that page.
@@ -38,7 +38,7 @@ use super::counters::LinkCounters;
 pub struct Hints {
     /// The names.
     pub related: Related,
-    /// Counts how the hints are used.
+    /// Counters for the use of the hints.
     pub counters: Arc<LinkCounters>,
 }
 
@@ -333,8 +333,8 @@ fn bytes_of(object: &Target) -> usize {
     size_of::<Noted>() + 2 * ALLOCATION_BYTES + url
 }
 
-/// The objects named for a page have at most this many times the page's bytes: the first fifth of 2
-/// MB, if a 50 kB HTML document needs that much.
+/// The objects named for a page have at most this many times the bytes of the page. A 50 kB HTML
+/// document that needs 2 MB gets the first fifth.
 const PAGE_FACTOR: u64 = 8;
 /// Minimum for short pages: 20 objects with the size that most scripts and styles have. A line of
 /// 256 kbit/s carries them in 12 s, behind the clients' own requests.
@@ -453,7 +453,7 @@ mod tests {
         assert_eq!(now.len(), RELATED_MAX);
         assert_eq!(now.last().unwrap(), "http://a/new");
         assert!(now.contains(&object(0)) && !now.contains(&object(1)));
-        // What nobody asks for any more is not named for ever.
+        // Objects that no client requests any more are not named for ever.
         assert_eq!(named(&table, page, start + NOTED_TIME).len(), 2);
     }
 

@@ -10,8 +10,8 @@
 //! tunnels (`pieces`), and the parent's list of connected children (`children`). For streams that
 //! are coded in chunks it has the setting (`forward`), the field that offers them (`chunk_field`),
 //! and each box's table for chunks in the other box (`chunk_tables`). `linked` in
-//! `hashcache-upstream` makes the connection and `linked_requests` sends requests on it; the
-//! proxy's `server/links` keeps it open, and `server/link_listener` accepts children.
+//! `hashcache-upstream` makes the connection and `linked_requests` sends requests on it;
+//! `server/links` in the proxy keeps it open, and `server/link_listener` accepts children.
 //!
 //! Invariants: no request byte is sent before the other side has proved that it has the pinned key.
 //! No session is resumed, so every connection proves it again. A child uses a single connection for
@@ -98,8 +98,8 @@ pub const fn tunnels_of(streams: usize) -> usize {
 /// way are in the kernel, and the windows limit them.
 pub const SEND_BUFFER: usize = 8 << 10;
 /// Memory for a tunnel that is full in both directions: a piece that waits for its turn in hyper,
-/// two pieces in the channel, a piece in h2 plus `SEND_BUFFER`, and 16 KiB that the proxy's
-/// `connect/tunnel` has read for each side. Received bytes are counted in the windows.
+/// two pieces in the channel, a piece in h2 plus `SEND_BUFFER`, and 16 KiB that `connect/tunnel` in
+/// the proxy has read for each side. Received bytes are counted in the windows.
 pub const TUNNEL_BYTES: u64 = (4 * pieces::PIECE_BYTES + SEND_BUFFER + (32 << 10)) as u64;
 
 /// Sets a link socket's options.

@@ -1,6 +1,6 @@
 //! Dictionaries that a parent names: the child's lookup, and the rate at which it finds them.
 //!
-//! The proxy's `fetch` makes the lookup, because it knows the store; `linked/framed` in
+//! `fetch` in the proxy makes the lookup, because it knows the store; `linked/framed` in
 //! `hashcache-upstream` does the lookup when a response names a dictionary, and notes the result in
 //! the link.
 //!

@@ -1,7 +1,7 @@
 //! The child's handle for the link to a parent.
 //!
-//! A part of `Peer` in `hashcache-upstream`, so all cores share it. The thread of the proxy's
-//! `server/links` enters the open connection ([`ParentLink::opened`]); requests and tunnels take a
+//! A part of `Peer` in `hashcache-upstream`, so all cores share it. The thread of `server/links` in
+//! the proxy enters the open connection ([`ParentLink::opened`]); requests and tunnels take a
 //! stream on it ([`ParentLink::stream`]).
 //!
 //! Invariants: streams exist only on a connection that the parent has accepted. A caller waits only

@@ -1,7 +1,7 @@
 //! Objects that a parent has sent to a child, found by content.
 //!
-//! `children` keeps one table per pin. The proxy's `request/framed` looks for a dictionary after it
-//! has seen a response's start, and enters a response after it has sent the whole response.
+//! `children` keeps one table per pin. `request/framed` in the proxy looks for a dictionary after
+//! it has seen a response's start, and enters a response after it has sent the whole response.
 //!
 //! Invariants: only responses that a shared cache may store are entered, and a response finds only
 //! responses from the same origin. The table is lost at a restart, which only costs bytes on the

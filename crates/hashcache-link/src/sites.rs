@@ -1,6 +1,6 @@
 //! Bytes that a link has saved, by the content's host.
 //!
-//! The proxy's `request/framed` at the parent and `unframe` in `hashcache-upstream` at the child
+//! `request/framed` in the proxy at the parent and `unframe` in `hashcache-upstream` at the child
 //! note each finished response; the link status shows the hosts with the largest savings.
 //!
 //! Invariant: at most [`HOSTS_MAX`] hosts are known. A new host replaces the host with the smallest

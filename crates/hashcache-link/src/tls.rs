@@ -1,5 +1,5 @@
-//! TLS for links: only version 1.3, with a certificate on both sides. Each side accepts the other's
-//! certificate only by the pin of the key.
+//! TLS for links: only version 1.3, with a certificate on both sides. Each side accepts the
+//! certificate of the other side only by the pin of the key.
 //!
 //! The names, dates and issuers in the certificates are not checked: the pin is the whole identity,
 //! and a box with a wrong clock still gets a link. rustls verifies the handshake signatures, so the

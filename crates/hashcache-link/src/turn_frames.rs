@@ -261,7 +261,7 @@ mod tests {
         frame
     }
 
-    /// What is written of its own after hyper has written `before`.
+    /// Bytes that `frames` writes by itself after hyper has written `before`.
     fn own_after(frames: &mut TurnFrames, before: &[u8]) -> Vec<u8> {
         frames.note_sent(before);
         let mut written = Vec::new();

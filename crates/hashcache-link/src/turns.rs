@@ -1,5 +1,5 @@
-//! Fairness among a child's clients: limits for each client's bytes that are under way or unread at
-//! the other side of a link.
+//! Fairness among the clients of a child: limits for the bytes of each client that are under way or
+//! unread at the other side of a link.
 //!
 //! All streams of a link share the connection's window. Unread content stays in that window, so a
 //! few unread downloads would stop all other streams. HTTP/2 does not tell a sender which streams

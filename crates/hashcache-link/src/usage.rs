@@ -1,6 +1,6 @@
 //! Savings and costs from coding on a link: counters for operators, and values for the access log.
 //!
-//! Counted by the proxy's `request/framed` at the parent and `unframe` in `hashcache-upstream` at
+//! Counted by `request/framed` in the proxy at the parent and `unframe` in `hashcache-upstream` at
 //! the child.
 //!
 //! Cost: a few atomic operations per response.

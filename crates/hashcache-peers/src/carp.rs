@@ -49,7 +49,7 @@ impl Array {
     }
 }
 
-/// The draft's hash of a URL, and of a member's name before spreading.
+/// The hash in the draft, for a URL and for the name of a member before spreading.
 fn hash(octets: &[u8]) -> u32 {
     octets.iter().fold(0_u32, |hash, octet| {
         hash.wrapping_add(hash.rotate_left(19))

@@ -1,8 +1,8 @@
 //! Squid's cache digests, version 5: a [`Filter`] as the body of an HTTP response.
 //!
 //! The proxy serves its own filter to the peers and fetches the peers' filters. The body is a
-//! control block of 128 octets, then the bits of the filter. There is no RFC; the format is
-//! Squid's, and the checks are the same as in Squid.
+//! control block of 128 octets, then the bits of the filter. There is no RFC; the format and the
+//! checks are the same as in Squid.
 //!
 //! Invariant: the length in a parsed block equals the length of the filter, and the filter has at
 //! most [`BITS_MAX`](crate::filter::BITS_MAX) bits. Therefore the receiver knows how much memory it

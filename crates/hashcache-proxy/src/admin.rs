@@ -6,8 +6,8 @@
 //! machines, and from this machine if a token is configured. `/-/list` and `POST` to `/-/purge` and
 //! `/-/offline` always need the token.
 //!
-//! Invariants: a foreign site's page cannot read this through a browser on this machine (DNS
-//! rebinding), because Host must be a loopback name, a loopback address or the address of the
+//! Invariants: a page of a foreign site cannot read these pages through a browser on this machine
+//! (DNS rebinding), because Host must be a loopback name, a loopback address or the address of the
 //! connection. The number of connections is limited, and each closes within a minute.
 
 mod access;
@@ -343,7 +343,7 @@ enum RequestAuthority<'a> {
     Malformed,
 }
 
-/// Returns a request's authority. The target's authority takes precedence over Host;
+/// Returns the authority of a request. The authority in the target takes precedence over Host;
 /// several Host fields are malformed.
 fn authority(head: &http::request::Parts) -> RequestAuthority<'_> {
     let mut hosts = head.headers.get_all(header::HOST).iter();

@@ -60,7 +60,7 @@ pub(crate) struct Connection {
     pub(crate) serve_inside: ServeInside,
 }
 
-/// Tells whether the form of a request allows a login challenge to the client.
+/// Permission to challenge the client for a login, which depends on the form of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MayAsk {
     Yes,

@@ -12,7 +12,7 @@
 //! besides [`SIBLINGS_MAX`] siblings or two members, and no hop twice. A request from a sibling is
 //! never sent to a sibling. A request that has passed through many proxies uses no peer: this stops
 //! a loop of proxies that hide their names in Via.
-//! Cost: without peers, one comparison and no allocation beyond the endpoint's.
+//! Cost: without peers, one comparison and no allocation except for the endpoint.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -37,7 +37,7 @@ use http::HeaderMap;
 
 use crate::members::MemberList;
 
-/// Tells whether resources are fetched from their origins directly, besides or instead of peers.
+/// Use of the origins directly, besides or instead of peers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direct {
     /// Direct if no peer gives a response.
@@ -201,7 +201,7 @@ pub(crate) struct RouteRequest<'a> {
     pub(crate) siblings: Siblings,
 }
 
-/// Tells whether siblings may answer a request.
+/// Permission for siblings to answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Siblings {
     /// Siblings may answer if they have the resource by their digest or by UDP reply, unless the
@@ -211,7 +211,7 @@ pub(crate) enum Siblings {
     NotAsked,
 }
 
-/// Tells whether a route uses up the first parent's turn.
+/// Effect of a route on the turn of its first parent: used up, or left for the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
     Taken,

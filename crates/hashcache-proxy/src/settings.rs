@@ -280,7 +280,7 @@ pub struct Reloadable {
     pub set_cookie: hashcache_http::SetCookie,
     /// Request fields that are harmless in addition to the built-in list.
     pub harmless_fields: Vec<http::HeaderName>,
-    /// How long a request waits for another request's fetch of the same key.
+    /// How long a request waits for the fetch of another request for the same key.
     pub collapse_wait: CollapseWait,
     /// Freshness lifetime of 404 and 410 responses without an explicit lifetime.
     pub negative_lifetime: hashcache_http::Seconds,

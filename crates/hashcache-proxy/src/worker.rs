@@ -130,7 +130,7 @@ impl Worker {
         rules
     }
 
-    /// How long a request to `origin` waits for another request's fetch of the same key.
+    /// How long a request to `origin` waits for the fetch of another request for the same key.
     pub(crate) fn wait_times(&self, origin: &Authority) -> WaitTimes {
         let (collapse, wait) = (
             &self.common.collapse,

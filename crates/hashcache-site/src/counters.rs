@@ -1,6 +1,6 @@
 //! Counters for the origins of a site, for `/metrics`.
 //!
-//! `live` counts here, the proxy's `metrics` reads. An origin keeps its counters over a reload,
+//! `live` counts here, `metrics` in the proxy reads. An origin keeps its counters over a reload,
 //! even if the site has changed.
 //!
 //! Cost: a few relaxed additions per forwarded request; none per hit.

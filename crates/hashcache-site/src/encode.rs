@@ -5,7 +5,7 @@
 //! encoded form is another representation: the entity tag is weak, it has no ranges and no digests,
 //! and `Vary` names Accept-Encoding. Requests for a range get the identity form.
 //!
-//! Called by the proxy's `request` around the response to a request for a site.
+//! Called by `request` in the proxy around the response to a request for a site.
 //!
 //! Invariants: a response with `no-transform` or with a content coding is never changed. The memory
 //! of an encoder is bounded ([`Coding::memory`]) and charged to the client; `budget` bounds the

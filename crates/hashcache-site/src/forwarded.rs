@@ -3,9 +3,10 @@
 //!
 //! Called once per request to a site, before any other field is read. Pure functions.
 //!
-//! Invariants: a request's source is believed only from networks that the operator trusts. The
-//! first address that is sent to the origin is the client's, so an origin that reads the leftmost
-//! address is not deceived either. A field that cannot be parsed counts as absent.
+//! Invariants: statements about the source of a request are believed only from networks that the
+//! operator trusts. The first address that is sent to the origin is the address of the client, so
+//! an origin that reads the leftmost address is not deceived either. A field that cannot be parsed
+//! counts as absent.
 //! Cost: for a client that sends none of these fields, only the new values are allocated.
 
 use std::fmt::Write as _;
@@ -28,11 +29,11 @@ pub struct Forwarding {
     pub(crate) names_scheme: bool,
     /// The host that the client named, if a trusted proxy reports it.
     pub host: Option<Authority>,
-    /// Whether the peer may speak for others.
+    /// Trust in the statements of the peer.
     pub speaker: Speaker,
 }
 
-/// Trust in the peer's statements about a request's source.
+/// Trust in the statements of a peer about the source of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speaker {
     /// A proxy that the operator trusts.

@@ -1,8 +1,8 @@
 //! Sites: the configuration and state of the sites behind a reverse proxy; and mirrors: the
-//! registries that a proxy offers under paths of its own.
+//! registries that a proxy offers under its paths.
 //!
 //! The proxy's settings carry sites as `spec` describes them, and mirrors as [`mirror::Mirror`];
-//! the proxy's `request` and `fetch` use the other parts.
+//! `request` and `fetch` in the proxy use the other parts.
 //!
 //! Invariant: no module here does I/O or reads a clock. A client's statements about itself count
 //! only as far as the operator trusts the sender's network.

@@ -1,9 +1,9 @@
 //! The sites in the current configuration, with the state of their origins.
 //!
-//! The proxy's `worker` has one [`LiveSite`] per site, shared by all cores; the proxy's `request`
+//! `worker` in the proxy has one [`LiveSite`] per site, shared by all cores; `request` in the proxy
 //! makes a [`SiteRequest`] per request, and `fetch/ask` reports the origins' results to it.
 //!
-//! Two internal fields lead from the proxy's `request` through the store and back, and are never
+//! Two internal fields lead from `request` in the proxy through the store and back, and are never
 //! sent to anyone. `KEY` carries the values of the cache key rules, as a field that `Vary` names,
 //! so that a purge of the URL finds all variants. [`ORIGIN`] names the origin of a stored response,
 //! because the entity tags of two servers may differ.
@@ -293,7 +293,7 @@ impl LiveSite {
         }
     }
 
-    /// The Host field for an origin, if it is not the client's.
+    /// The Host field for an origin, if it differs from the field that the client sent.
     pub(crate) fn host_for(&self, to: &Endpoint) -> Option<HeaderValue> {
         match &self.spec.sent_host {
             SentHost::Client => None,
@@ -464,8 +464,8 @@ impl SiteRequest {
     }
 
     /// If the lifetime will be the site's default, the response may have been made for one user.
-    /// Then `Vary` limits it to requests without cookies. This is also done for a member's
-    /// response, because the member's configuration may be older.
+    /// Then `Vary` limits it to requests without cookies. This is also done for a response from a
+    /// member, because that member may have an older configuration.
     pub fn mark_cookies<B>(
         &self,
         (path, response): (&str, &mut Response<B>),

@@ -13,7 +13,7 @@
 //! A key with a response for a single client is remembered, so that later requests do not wait. If
 //! a leader is slow, a second leader starts beside it (`follower`), not a crowd.
 //!
-//! Called by the proxy's `request`; the proxy's `fetch` owns the [`Leader`] during the fetch.
+//! Called by `request` in the proxy; `fetch` in the proxy owns the [`Leader`] during the fetch.
 //!
 //! Invariants: a follower waits for the head no longer than a fetch may take to its first byte.
 //! While followers wait, a key gets at most one more leader each time the wait is over, and that
@@ -51,7 +51,7 @@ const WAIT_MIN: Duration = Duration::from_millis(200);
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// With [`CollapseWait::Lan`], the wait for an origin with unknown response time.
 const WAIT_UNKNOWN: Duration = Duration::from_secs(1);
-/// For an origin that hardly ever sends shareable responses: waiting is in vain there, so a page
+/// For an origin that hardly ever sends shareable responses: waiting does not help there, so a page
 /// that takes a second must not take more than a tenth longer.
 const WAIT_IN_VAIN: Duration = Duration::from_millis(100);
 /// How long requests do not wait for a key after a response that could not be shared.
@@ -61,7 +61,7 @@ pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Keys and origins remembered in each shard.
 const REMEMBERED: usize = 512;
 
-/// How long a request waits for the response head from another request's fetch (collapsed
+/// How long a request waits for the response head from the fetch of another request (collapsed
 /// forwarding).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CollapseWait {

@@ -1,6 +1,6 @@
 //! Reads a stored response's content as it was received, even if it is stored in pages.
 //!
-//! Called by the proxy's `request` and by `hashcache-link`, which see only content and offsets in
+//! Called by `request` in the proxy and by `hashcache-link`, which see only content and offsets in
 //! the content.
 //!
 //! Invariants: a page that does not decode is reported as missing content and never yields other

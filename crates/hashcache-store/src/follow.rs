@@ -1,6 +1,6 @@
 //! Followers of content that is being stored; they get content even if it is stored in pages.
 //!
-//! Made by `put`, read by the proxy's `request`. For content in pages, the engine has only the
+//! Made by `put`, read by `request` in the proxy. For content in pages, the engine has only the
 //! stored form, so [`PageStream`] holds two pages as content: the partial page and the page before
 //! it. A follower that keeps up reads these two. A follower that is further behind unpacks the
 //! stored form, which the engine reads from memory or from the disk. Therefore a slow follower
@@ -20,7 +20,7 @@ use hashcache_wan::pages::PAGE_BYTES;
 use super::content::Payers;
 use super::unpack::{StoredPage, paid};
 
-/// Tells the page writer if this is the last content.
+/// Position of a piece of content, for the page writer: the last piece, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IsEnd {
     /// The content is complete.

@@ -10,15 +10,15 @@
 //! memory is short and the fetch waits for a slow reader. Therefore a request that has waited for
 //! [`AwaitedRange::patience`] takes over the remaining range: the earlier fetch stops there, and
 //! all requests that need more bytes follow the new fetch. Each takeover doubles the patience, so
-//! that an origin that is slow for everybody does not get the same request again and again.
+//! that an origin that is slow for everybody does not get many requests for the same range.
 //!
-//! Called by the proxy's `request` for the bytes that a response lacks; the proxy's `fetch` fetches
-//! them. Shared by all cores.
+//! Called by `request` in the proxy for the bytes that a response lacks; `fetch` in the proxy
+//! fetches them. Shared by all cores.
 //!
 //! The engine keeps versions apart: a range is written by a filler of the hit that the claim names,
 //! under the hit's version, and is followed and read only under that version. If the object was
 //! replaced or removed meanwhile, only responses that are still being sent from the old version
-//! find the range. The proxy's `fetch/range_fetch` checks that the bytes from upstream have that
+//! find the range. `fetch/range_fetch` in the proxy checks that the bytes from upstream have that
 //! version.
 //!
 //! Some origins ignore Range and send the whole content each time, so every further range would
@@ -49,8 +49,8 @@ const CLAIM_SPANS: u64 = 4096;
 /// An object with more holes than this is fetched from the first hole to the last as a single
 /// range.
 const HOLES_MAX: usize = 16;
-/// How long a request waits for bytes from another request's fetch before it takes over the range.
-/// Longer than two round trips by satellite, shorter than the time in which people give up.
+/// How long a request waits for bytes from the fetch of another request before it takes over the
+/// range. Longer than two round trips by satellite, shorter than the time in which people give up.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// After this many takeovers of a range, all requests wait for the fetch.
 const TAKEOVERS_MAX: u32 = 4;

@@ -24,7 +24,7 @@
 //! (one fetch for many clients), `page_groups` (which responses are stored side by side), `purge`
 //! (removal), `summary` (the digest for peers), `not_stored` (why a response was not stored).
 //!
-//! Called by the proxy's `request` and `fetch`, and by `hashcache-link` for the dictionaries.
+//! Called by `request` and `fetch` in the proxy, and by `hashcache-link` for the dictionaries.
 //!
 //! Invariant: metadata that does not decode is a miss; it never becomes a response. Cost: one pass
 //! over the fields; values are slices of the metadata, not copies.

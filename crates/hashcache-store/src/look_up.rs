@@ -1,7 +1,7 @@
 //! Looks a request up in the store: finds the variant that answers it, if any (RFC 9111 4.1).
 //!
-//! Called by the proxy's `request` as the first step, and again when another request's fetch has
-//! changed the stored response.
+//! Called by `request` in the proxy as the first step, and again when the fetch of another request
+//! has changed the stored response.
 //!
 //! Invariant: a variant is found in two cases only. Either the variant's own vary row matches the
 //! request and the request accepts the content coding (an origin may negotiate the coding without

@@ -1,7 +1,7 @@
 //! The latest responses that were not stored, with the reason, for operators.
 //!
-//! The proxy's `fetch` notes each such response; the proxy's `explain` looks the reason up. Only a
-//! URL hash is kept.
+//! `fetch` in the proxy notes each such response; `explain` in the proxy looks the reason up. Only
+//! a URL hash is kept.
 //!
 //! Invariant: at most `ENTRIES_MAX` entries, some 64 KiB. Cost: a hash and a lock for each response
 //! that is not stored.

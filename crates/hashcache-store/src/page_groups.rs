@@ -3,7 +3,7 @@
 //!
 //! The engine writes the members of a group side by side and reads them together. A group is a page
 //! for a client: many users behind a single address look at different pages, and objects for a
-//! user's page must not be read together with objects for another user's page.
+//! user's page must not be read together with objects on the page of another user.
 //!
 //! ```text
 //! a page itself                        the group of its own URL
@@ -31,7 +31,7 @@
 //! buffers of Foxy (section 2.2.3). This needs no Referer, but it also reads objects that were only
 //! fetched from the same server at the same time.
 //!
-//! Called by the proxy's `request` when a request arrives, and by the proxy's `fetch` when a
+//! Called by `request` in the proxy when a request arrives, and by `fetch` in the proxy when a
 //! response is stored.
 //!
 //! Invariants: a wrong group costs only memory and reads. The client's address is in the group and
@@ -341,7 +341,7 @@ impl PageGroups {
         }
     }
 
-    /// Parses a request's Referer; in front of a site, under the site's configured name.
+    /// Parses the Referer of a request; in front of a site, under the configured name of the site.
     fn referred(
         &self,
         (client, target): (IpAddr, &Target),

@@ -1,6 +1,6 @@
 //! Names for stored responses: the cache key, or for another variant a name derived from the key.
 //!
-//! Made by `look_up`, and handed by the proxy's `request` to `fetch`, which may choose another
+//! Made by `look_up`, and handed by `request` in the proxy to `fetch`, which may choose another
 //! place after it has seen the response.
 //!
 //! Invariant: a derived name contains the variant table's nonce. When the object under the key is

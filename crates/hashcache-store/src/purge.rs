@@ -1,7 +1,7 @@
 //! Purges: translates the requested targets for the engine.
 //!
-//! Called by the proxy's `request` for the method PURGE and after unsafe methods, and by the
-//! proxy's `admin` for `POST /-/purge`; calls the engine and `collapse`.
+//! Called by `request` in the proxy for the method PURGE and after unsafe methods, and by `admin`
+//! in the proxy for `POST /-/purge`; calls the engine and `collapse`.
 //!
 //! | target | in the engine |
 //! |---|---|
@@ -223,7 +223,7 @@ impl Default for Invalidators {
 enum BanShare {
     /// A ban for each group.
     Groups,
-    /// A single ban on all the origin's responses, which replaces the origin's other bans.
+    /// A single ban on all responses of the origin, which replaces the other bans of the origin.
     Origin,
     /// None: the client has used up its share.
     Nothing,

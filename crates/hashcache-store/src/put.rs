@@ -1,6 +1,6 @@
 //! Writes a response's content into the store: as received, or in pages.
 //!
-//! Called by the proxy's `fetch`. A [`PageWriter`] collects a page of content and packs it; the
+//! Called by `fetch` in the proxy. A [`PageWriter`] collects a page of content and packs it; the
 //! engine gets only the stored form. Followers get the content itself: see `follow`.
 //!
 //! Invariants: content in pages is committed with the page table or not at all. No part is kept as
@@ -175,7 +175,7 @@ impl PageWriter {
         Ok(true)
     }
 
-    /// The engine's writer, and the packed page's stored form.
+    /// The writer of the engine, and the stored form of the packed page.
     pub fn parts(&mut self) -> (&mut Writer, &[u8]) {
         (&mut self.writer, &self.stored)
     }

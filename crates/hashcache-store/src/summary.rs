@@ -1,6 +1,6 @@
 //! Our own summary: a Bloom filter over the stored objects, for peers.
 //!
-//! The proxy's `peers/summary` builds the filter and keeps it up to date; `request/digest` serves
+//! `peers/summary` in the proxy builds the filter and keeps it up to date; `request/digest` serves
 //! it. The engine's threads report written objects to [`Summary::note`], which only queues.
 //!
 //! Bits are never cleared individually, because the engine does not report evicted objects. Instead
@@ -83,7 +83,7 @@ pub struct Edition {
     block: ControlBlock,
 }
 
-/// Tells if peers get filter updates.
+/// Filter updates to peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Updates {
     /// Some peers get updates.

@@ -186,7 +186,7 @@ async fn a_damaged_page_is_missing_content_and_the_object_is_removed() {
     );
 }
 
-/// What a follower gives without waiting.
+/// The content that a follower returns without waiting.
 fn poll(follower: &mut ContentFollower) -> Poll<Option<Result<Bytes, ReadError>>> {
     follower.poll_next(&mut Context::from_waker(Waker::noop()))
 }
@@ -277,7 +277,8 @@ async fn a_follower_that_keeps_up_lets_the_writer_go_on() {
         write(&mut writer, &mut packer, piece, IsEnd::No);
     }
     assert!(matches!(poll(&mut ahead), Poll::Ready(Some(Ok(_)))));
-    // One that does not keep up makes it wait, and its end lets it go on.
+    // A follower that does not keep up makes the writer wait; when the follower is dropped, the
+    // writer continues.
     let mut written = 0;
     while is_ready(&writer) {
         write(&mut writer, &mut packer, &content[..50_000], IsEnd::No);

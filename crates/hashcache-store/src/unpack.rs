@@ -123,7 +123,7 @@ pub(super) fn paid(content: Bytes, paid: Option<Paid>) -> Bytes {
 mod tests {
     use super::*;
 
-    /// What arrives in pieces of `size` from `content`, from `at` on.
+    /// The pieces of `size` bytes in which `content` arrives, from `at` on.
     fn pieces(
         content: &[u8],
         size: usize,

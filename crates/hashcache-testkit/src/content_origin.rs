@@ -486,7 +486,7 @@ mod tests {
             assert_eq!(content::verify(&expected, 0, &response.body), Ok(()));
             assert_eq!(origin.content(target), expected);
         }
-        // The same through a proxy's eyes.
+        // An absolute URL, as a proxy sends it.
         let response = client
             .get(&origin.url("/obj/4?size=1000000&v=9"), &[])
             .await

@@ -1,7 +1,7 @@
 //! Servers that learn the client of each connection from a PROXY protocol header.
 //!
-//! `Upstream` writes the version 2 header before any other byte, also before TLS. The proxy's
-//! `server/proxy_protocol` reads such headers from load balancers.
+//! `Upstream` writes the version 2 header before any other byte, also before TLS.
+//! `server/proxy_protocol` in the proxy reads such headers from load balancers.
 //!
 //! Invariant: only servers that the operator has chosen get a header. A connection with a header
 //! serves a single request, because the header names a single client; for requests of the proxy

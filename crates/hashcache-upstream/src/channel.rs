@@ -1,6 +1,6 @@
 //! The byte stream to a server: a socket, a tunnel through a peer or over a link, or a gateway.
 //!
-//! Made by `Upstream::connect`; `transport` puts TLS on it, and the proxy's `connect` relays the
+//! Made by `Upstream::connect`; `transport` puts TLS on it, and `connect` in the proxy relays the
 //! bytes of tunnels over it.
 //!
 //! Invariant: bytes from the server that arrived together with the peer's answer to CONNECT are

@@ -1,6 +1,6 @@
 //! From an authority to a connected socket: resolve, check, race.
 //!
-//! Called by `Upstream` for requests, and by the proxy's `connect` for `CONNECT`. Addresses are
+//! Called by `Upstream` for requests, and by `connect` in the proxy for `CONNECT`. Addresses are
 //! tried in order: the next address after a quarter of a second, or as soon as the previous address
 //! has failed (a reduced RFC 8305).
 //!
@@ -332,7 +332,7 @@ mod tests {
             (loopback(), one, true),
             (Host::V4(all.into()), one, true),
             (Host::Name("a.localhost".into()), one, true),
-            // Another program's.
+            // A listener of another program.
             (other.clone(), one, false),
             (other, all, true),
             (Host::Name("a.localhost".into()), all, true),

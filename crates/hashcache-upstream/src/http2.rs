@@ -324,7 +324,8 @@ impl<T: Future<Output = ()> + 'static> Executor<T> for LocalTasks {
 
 /// Maximum bytes of a response that an origin may send before they are read.
 const STREAM_WINDOW: u32 = 256 << 10;
-/// All stream windows together: a stream that is not read takes nothing of the others' windows.
+/// All stream windows together: a stream that is not read takes nothing from the windows of other
+/// streams.
 const CONNECTION_WINDOW: u32 = 8 << 20;
 const _: () = assert!(CONNECTION_WINDOW as usize == STREAMS_MAX * STREAM_WINDOW as usize);
 const SEND_BUFFER: usize = 64 << 10;

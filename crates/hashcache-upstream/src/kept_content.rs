@@ -231,7 +231,7 @@ pub(super) mod tests {
     /// Content in these parts.
     pub(in super::super) struct Parts {
         parts: VecDeque<&'static [u8]>,
-        /// Whether the end has arrived with them; otherwise it never does.
+        /// True if the end has arrived with the parts; otherwise it never arrives.
         has_end: bool,
     }
 

@@ -1,8 +1,8 @@
 //! Upstream: sends a request to an origin or a peer, and returns the response.
 //!
-//! The proxy's `fetch` and `request` call [`Upstream::try_send`]. A request passes these modules in
-//! this order: `permits` limits the busy connections. `pool` has an idle connection (`pinned` has
-//! the connections of logged-in clients), or `connect` opens a new connection (`unreachable`
+//! `fetch` and `request` in the proxy call [`Upstream::try_send`]. A request passes these modules
+//! in this order: `permits` limits the busy connections. `pool` has an idle connection (`pinned`
+//! has the connections of logged-in clients), or `connect` opens a new connection (`unreachable`
 //! remembers failures, `dns` finds the addresses, `hashcache_base::net` checks them; for https
 //! `tls` does the handshake; `proxied` makes a tunnel through a peer, `gateway` speaks protocols
 //! other than HTTP, and `channel` is a socket, such a tunnel or a gateway). `http1` writes the

@@ -1,6 +1,6 @@
 //! Links to parents: makes the connection, and sends requests and tunnels on it.
 //!
-//! The proxy's `server/links` calls [`Upstream::open_link`] on a thread there and keeps the result
+//! `server/links` in the proxy calls [`Upstream::open_link`] on a thread there and keeps the result
 //! in the peer; all cores then send on that single connection, through [`ParentLink`].
 //! `linked_requests` sends requests, `Upstream::connect` makes tunnels.
 //!
@@ -742,8 +742,8 @@ const HEADS_FACTOR: usize = 2;
 const BUDGET_PART: u64 = 8;
 /// Memory for a link beside the windows: TLS, hyper's state and tables.
 const BESIDE_BYTES: u64 = 256 << 10;
-/// Memory of a request's content on the way: a frame from the client waits for the link's thread,
-/// and another frame is with the bytes that h2 holds for the socket.
+/// Memory for the request content on the way: a frame from the client waits for the thread of the
+/// link, and another frame is with the bytes that h2 holds for the socket.
 const UPLOAD_BYTES: u64 = 2 * PIECE_BYTES + hashcache_link::SEND_BUFFER as u64;
 
 #[cfg(test)]

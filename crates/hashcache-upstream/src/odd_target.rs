@@ -1,11 +1,11 @@
 //! Paths and queries that `http::Uri` cannot hold: quotes, angle brackets, octets that are not
 //! UTF-8.
 //!
-//! The proxy's `fetch` and `request` set the target of each request with [`set_target`]. If the URI
-//! does not accept the target, the target is stored beside the URI, which is `/` in this case: on
-//! an HTTP/1.1 connection `exchange` writes the stored target in place of that `/` (`http1`), and
-//! `linked` sends it to a parent in a separate field. HTTP/2 to an origin is not used for such a
-//! request, because h2 writes the URI.
+//! `fetch` and `request` in the proxy set the target of each request with [`set_target`]. If the
+//! URI does not accept the target, the target is stored beside the URI, which is `/` in this case:
+//! on an HTTP/1.1 connection `exchange` writes the stored target in place of that `/` (`http1`),
+//! and `linked` sends it to a parent in a separate field. HTTP/2 to an origin is not used for such
+//! a request, because h2 writes the URI.
 //!
 //! Invariant: a request is sent with the octets that the client sent, or not at all.
 

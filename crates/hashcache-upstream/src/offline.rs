@@ -2,11 +2,11 @@
 //! sent over it: stale responses are served where RFC 9111 lets a disconnected cache serve them,
 //! and other requests fail at once.
 //!
-//! The operator sets the mode (the proxy's `admin`, settings), or with [`Offline::Auto`] failures
+//! The operator sets the mode (`admin` in the proxy, settings), or with [`Offline::Auto`] failures
 //! to connect decide, which `connect` reports. These failures only raise a doubt, because one
-//! client can name many origins that are down. The proxy's `server/probes` then tries origins that
+//! client can name many origins that are down. `server/probes` in the proxy then tries origins that
 //! were reached before, for different clients if possible, and finds out when the line is back. For
-//! this it also uses the origins that the proxy's `worker` refuses meanwhile, so that no client
+//! this it also uses the origins that `worker` in the proxy refuses meanwhile, so that no client
 //! decides for all others. `worker` also decides which hops are behind the line.
 //!
 //! Invariants: only origins that clients have chosen are reported, and no origin inside the
@@ -79,8 +79,8 @@ pub struct Chosen {
     pub client: Option<Network>,
 }
 
-/// The latest origins with a note: latest last, each once, and few per client, so that a client
-/// cannot replace all other clients' origins.
+/// The latest origins with a note: the latest is last, each origin is noted once, and few origins
+/// are noted per client, so that one client cannot replace the origins of all others.
 #[derive(Debug, Default)]
 struct Latest(VecDeque<Chosen>);
 
@@ -88,8 +88,8 @@ impl Latest {
     fn note(&mut self, chosen: &Chosen) {
         let is_same = |known: &Chosen| known.origin == chosen.origin;
         if let Some(at) = self.0.iter().position(is_same) {
-            // It stays with the first client: otherwise a client could take over origins of other
-            // clients in order to replace them.
+            // The origin keeps its first client: otherwise a client could take over origins of
+            // other clients in order to replace them.
             let known = self.0.remove(at);
             return self.0.extend(known);
         }
@@ -266,7 +266,7 @@ const DOUBT_PROBES: usize = 2;
 mod tests {
     use super::*;
 
-    /// An origin that a client of its own has chosen.
+    /// An origin that was chosen by a separate client.
     fn origin(number: usize) -> Chosen {
         chosen(number, number)
     }
@@ -307,10 +307,10 @@ mod tests {
         }
         assert_eq!(line.probes(), Some(vec![origin(19), origin(18)]));
         assert!(!line.is_down());
-        // It was the origins.
+        // A probe works: the origins had failed, not the line.
         line.note_probes(Some(&origin(18)));
         assert!(!line.is_down() && line.probes().is_none());
-        // It is the line.
+        // No probe works: the line is down.
         (0..FAILED_MIN).for_each(|number| failed(&line, number, now));
         line.note_probes(None);
         assert!(line.is_down());
@@ -340,7 +340,7 @@ mod tests {
         (0..3).for_each(|number| reached(&line, &chosen(number, 99)));
         (100..200).for_each(|number| reached(&line, &chosen(number, 99)));
         (0..FAILED_MIN).for_each(|number| failed(&line, 50 + number, now));
-        // One of its own, and one of another client.
+        // First an origin that client 99 has chosen, then an origin of another client.
         assert_eq!(line.probes(), Some(vec![chosen(199, 99), origin(2)]));
         line.note_probes(None);
         let known = [chosen(199, 99), chosen(198, 99), origin(2), origin(1)];
@@ -377,7 +377,7 @@ mod tests {
         assert!(line.is_down());
         line.note_probes(Some(&origin(3)));
         assert!(!line.is_down() && line.probes().is_none());
-        // It speaks for the line from now on.
+        // This origin is probed first from here on.
         (0..FAILED_MIN).for_each(|number| failed(&line, 50 + number, now));
         assert_eq!(line.probes(), Some(vec![origin(3), chosen(100, 99)]));
         line.note_probes(None);

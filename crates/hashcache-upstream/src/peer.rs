@@ -428,7 +428,7 @@ impl Peer {
     }
 }
 
-/// Wakes the task that probes peers (the proxy's `server/probes`): a peer is in doubt or down, a
+/// Wakes the task that probes peers (`server/probes` in the proxy): a peer is in doubt or down, a
 /// digest must be fetched at once, or the list of peers has changed. Proxies in the same process
 /// share this notification, and check their peers more often than they need.
 pub static PROBE_DUE: Notify = Notify::const_new();
@@ -468,7 +468,7 @@ pub enum PeerFailure {
     Doubt,
 }
 
-/// A report's effect on a peer's state.
+/// The effect of a report on the state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthChange {
     /// No change.

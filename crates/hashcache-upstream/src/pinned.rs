@@ -1,7 +1,7 @@
 //! Connections to upstream that belong to a client connection, because a client has logged in on
 //! them (NTLM, Negotiate; see `hashcache_http::logs_in_connection`).
 //!
-//! Each client connection has a table, [`Pins`]. The proxy's `request/pass` takes a [`Turn`] in
+//! Each client connection has a table, [`Pins`]. `request/pass` in the proxy takes a [`Turn`] in
 //! this table for every request that has such a login or follows such a login; `Upstream::try_send`
 //! sends the request on the connection of the turn, and `ResponseBody` puts the connection back. If
 //! a response only offers such a login, the connection is kept here too, for the handshake.
@@ -642,7 +642,7 @@ mod tests {
             pins.0.pins.borrow().len(),
             1 + LINKED_PINS_MAX / CLIENT_PART
         );
-        // Many clients: those with several give way to one with none.
+        // Many clients: clients with several pins give way to a client with none.
         for n in 0..2 * LINKED_PINS_MAX {
             let client = of(3 + u32::try_from(n % 8).unwrap());
             leave_half_done(&pins, &format!("more{n}.test"), &client).await;

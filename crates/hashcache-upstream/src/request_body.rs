@@ -1,6 +1,6 @@
 //! Request content on the way to an origin.
 //!
-//! Made by the proxy's `request` and `fetch`, polled by the connection that writes it. The content
+//! Made by `request` and `fetch` in the proxy, polled by the connection that writes it. The content
 //! can be held back until the origin sends `100 Continue`, and it shows `Upstream` whether the
 //! client or the origin is silent.
 //!
@@ -75,8 +75,8 @@ impl RequestBody {
         }
     }
 
-    /// Makes a body with content that arrives while it is polled, such as a client's; the trailers
-    /// are filtered.
+    /// Makes a body with content that arrives while it is polled, such as content from a client;
+    /// the trailers are filtered.
     pub fn streamed<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + 'static,

@@ -1,6 +1,6 @@
 //! Response content from an origin.
 //!
-//! A part of an `UpstreamExchange`; read by the proxy's `fetch` or by a client's connection. It
+//! A part of an `UpstreamExchange`; read by `fetch` in the proxy or by a client connection. It
 //! holds the connection and the permit until the last byte, then returns both.
 //!
 //! Invariant: incomplete content always gives a `Failure`, never a clean end. If the close of the

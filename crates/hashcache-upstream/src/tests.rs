@@ -18,7 +18,7 @@ use super::dns::NameServers;
 use super::framing::Framing;
 use super::*;
 
-/// What an origin does on one connection, step by step; after the last it closes.
+/// A step of an origin on one connection; after the last step it closes.
 #[derive(Clone, Copy)]
 enum Step {
     /// Reads a head and as much content as its Content-Length says, or up to the last chunk.
@@ -37,7 +37,7 @@ use Step::{Hang, Head, Pause, Request as Get, Reset, Send};
 
 struct Origin {
     to: Endpoint,
-    /// What was received, one text per connection.
+    /// The received bytes, one text per connection.
     heard: Rc<RefCell<Vec<String>>>,
 }
 

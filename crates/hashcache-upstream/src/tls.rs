@@ -1,9 +1,9 @@
 //! TLS to origins: trusted authorities, and failures.
 //!
 //! `Upstream` passes every socket to an `https` origin to `Trust::handshake`. Certificates are
-//! checked against the platform's and the operator's roots (`verifier`), at the time of our own
-//! clock: a board without a battery starts in 1970 and would refuse every site. In turn the clock
-//! learns from each certificate whether it was valid now or at another time.
+//! checked against the roots of the platform and of the operator (`verifier`), at the time of our
+//! own clock: a board without a battery starts in 1970 and would refuse every site. In turn the
+//! clock learns from each certificate whether it was valid now or at another time.
 //!
 //! Invariants: no byte of a request is sent before the origin's certificate was verified for the
 //! name in the URL. The end of a stream without close_notify is a read error, so content delimited

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use hashcache_wan::pages::{PAGE_BYTES, Packer, Unpacker};
 
-/// What files of some size came to.
+/// The sums over files of some size.
 #[derive(Default)]
 struct Sum {
     files: usize,

@@ -33,7 +33,7 @@ self_cell!(
     }
 );
 
-/// Tells if a block is the last block in the zstd frame.
+/// Position of a block in the zstd frame: the last block, or an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Last {
     Yes,

@@ -263,8 +263,8 @@ fn write_status(
     text.extend_from_slice(b"\r\n");
 }
 
-/// Appends the field that frames the content; `told` is the Content-Length in the service's
-/// response.
+/// Appends the field that frames the content. `told` is the Content-Length of the response that the
+/// service returned.
 fn push_length(
     outgoing: &mut Outgoing,
     framing: AnswerFraming,

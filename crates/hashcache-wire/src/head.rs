@@ -530,7 +530,7 @@ fn connection(value: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Decides if an authority must have a port.
+/// The port in an authority.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Port {
     Required,

@@ -5,7 +5,7 @@
 //! the request, and the attempt has no effect. In HTTP/2, hyper frames the response, but the head
 //! and content are complete when hyper polls for them: see `http2/memory_hit`.
 //!
-//! Invariants: only requests with a single meaning reach it: HTTP/1.1 heads were checked in the
+//! Invariants: only requests with a single meaning get here: HTTP/1.1 heads were checked in the
 //! same way as for the service, and `http2/memory_hit` checks the relevant rules for HTTP/2. The
 //! response has the same bytes as a response from the service. The exchange runs through the states
 //! of the `Cell`, so it is reported as any other.

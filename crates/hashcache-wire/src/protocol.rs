@@ -33,7 +33,7 @@ pub async fn handshake(socket: Socket, acceptor: TlsAcceptor) -> io::Result<(Soc
     Ok((stream.into(), protocol))
 }
 
-/// Accepts a child's TLS handshake. `counters` looks up the link counters by the child's
+/// Accepts the TLS handshake of a child. `counters` looks up the link counters by the child's
 /// certificate.
 pub async fn link_handshake<T>(
     socket: Socket,

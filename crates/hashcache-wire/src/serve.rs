@@ -185,7 +185,7 @@ struct Driver<'a, Stop> {
     cell: &'a Cell,
     stream: &'a SharedStream,
     stop: Pin<&'a mut Stop>,
-    /// Shows with a single atomic read if `stop` needs a poll.
+    /// Receiver that shows, with a single atomic read, if `stop` needs a poll.
     glance: watch::Receiver<bool>,
     stopped: bool,
     /// Started when the connection must stop; until it fires, a first request is still accepted.

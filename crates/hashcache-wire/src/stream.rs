@@ -1,4 +1,4 @@
-//! A client's connection: the socket, the bytes read from it, and the bytes waiting to be written.
+//! A client connection: the socket, the bytes read from it, and the bytes waiting to be written.
 //!
 //! `serve` creates it, and uses it between two requests and while it writes a response; the request
 //! content (`content`) reads from it too. Input passes through `inbound`. Responses from memory are
@@ -813,7 +813,7 @@ fn fields_of(lines: Bytes, count: usize) -> Option<HeaderMap> {
     Some(fields)
 }
 
-/// Shows if the client may still be sending when the connection closes.
+/// State of the client when the connection closes: it may still be sending, or it has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientSide {
     MaySend,

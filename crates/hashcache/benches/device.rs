@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use hashcache::{Cache, Config, Hit, Io, Lookup, PendingLookup, Put, PutError, Stats};
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a record takes on disk: as much as one read brings, and as fio reads at once.
+/// Size of a record on disk: as much as one read brings, and as fio reads at once.
 const RECORD_BYTES: u64 = 16 << 10;
 /// Of which so much is content: the rest is header, name and checksums.
 const CONTENT_BYTES: usize = (16 << 10) - 320;

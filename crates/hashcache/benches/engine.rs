@@ -1,6 +1,6 @@
 //! `cargo bench -p hashcache`: nanoseconds a call of each policy, on a device in memory.
 //!
-//! What the engine itself costs: no disk, no socket. Each figure is the median of several rounds;
+//! The cost of the engine itself: no disk, no socket. Each figure is the median of several rounds;
 //! compare figures of one run, never across machines. `hashcache bench engine` tells of disks.
 #![expect(
     clippy::disallowed_methods,

@@ -76,7 +76,7 @@ fn scan(cache: &Cache, over: &AtomicBool) -> (u64, u64, u64, f64, f64) {
     (objects, steps, bytes, seconds, longest.as_secs_f64())
 }
 
-/// What another thread does meanwhile.
+/// The work of another thread meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,

@@ -202,7 +202,7 @@ impl<T: Clone> Future for Outcome<T> {
         if let Some(value) = &state.value {
             return Poll::Ready(value.clone());
         }
-        // A task that is polled again and again registers once.
+        // A task that is polled several times registers once.
         if !state
             .wakers
             .iter()

@@ -76,7 +76,7 @@ impl KeyRange {
 
 /// The shards in search order for the next range to clear, each with the lowest number to consider.
 /// The search continues behind the last range. If it always started at the lowest range, ranges
-/// that are hidden again and again would keep the writer from all higher ranges.
+/// that are hidden repeatedly would keep the writer from all higher ranges.
 pub(crate) fn places_behind(last: Option<KeyRange>) -> impl Iterator<Item = (usize, usize)> {
     let (shard, number) = last.map_or((0, 0), |it| (it.shard(), it.number() + 1));
     let first_number = move |n: usize| if n == 0 { number } else { 0 };

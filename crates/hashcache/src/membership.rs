@@ -373,7 +373,7 @@ mod tests {
                 let stays = owner(&[a, b]) == 0 && owner(&names) == 0;
                 assert_eq!(history.counts(key, 99, 0), stays);
                 assert!(!history.counts(key, 99, 1));
-                // What is put from now on counts where it belongs.
+                // An object that is put from now on counts at its owner.
                 assert!(history.counts(key, next, owner(&[a, b]).try_into().unwrap()));
             }
         }
@@ -525,7 +525,7 @@ mod tests {
                         assert!(history.counts(keys[key], version, id), "seed {seed}");
                         version += 1;
                     }
-                    // One fails, and the others go on if they can.
+                    // One device fails, and the others continue if they can.
                     if last_run.len() < 2 || random.bool() {
                         break;
                     }

@@ -72,7 +72,7 @@ pub(crate) struct Counters {
     pub(crate) forgotten: Counter,
 }
 
-/// Tells if the store is in use.
+/// State of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {
@@ -88,7 +88,7 @@ pub enum Health {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Tells if the store is in use.
+    /// State of the store.
     pub health: Health,
     /// Devices that the store was opened on.
     pub devices: u64,

@@ -9,8 +9,8 @@
 //! the next. If the first waiter does not poll (its client does not read, so no more content is
 //! requested), other waiters notice and remove it from the queue, with all transfers of its client.
 //!
-//! Invariant: there is no clock here. Time is an argument, and a time that goes back changes
-//! nothing.
+//! Invariant: the bucket reads no clock; the caller passes the current time. A time earlier than
+//! the last one changes nothing.
 //! Cost: one lock for each take.
 
 use std::collections::{HashMap, VecDeque};
@@ -418,7 +418,7 @@ mod tests {
         for last in 0..3 {
             assert_ne!(take(last, now), Taken::Yes);
         }
-        // There is enough from here on, and the first one does not come.
+        // The bucket has enough from here on, and the first waiter does not poll.
         let mut now = now + Duration::from_secs(10);
         assert_eq!(take(1, now), not(now + LATE));
         now += LATE - NANOSECOND;
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(take(2, now), not(now + LATE));
         assert_eq!(take(1, now), Taken::Yes);
         assert_eq!(take(2, now + KIB_TIME), Taken::Yes);
-        // It comes late, and waits like a new one.
+        // The transfer polls too late, and waits like a new transfer.
         assert_ne!(take(1, now + KIB_TIME), Taken::Yes);
         assert_ne!(take(0, now + KIB_TIME), Taken::Yes);
         assert_eq!(take(1, now + 2 * KIB_TIME), Taken::Yes);

@@ -1,8 +1,8 @@
 //! The usage of all limits, by client and user, and the limits of a request.
 //!
-//! There is one [`Limiter`] per process. The proxy's `permission` gets the [`RequestLimits`] for a
-//! request from it if the request's rule names limits; other requests never get here. The proxy's
-//! `server` writes the usage to a file.
+//! There is one [`Limiter`] per process. `permission` in the proxy gets the [`RequestLimits`] for a
+//! request from it if the rule for the request names limits; other requests never get here.
+//! `server` in the proxy writes the usage to a file.
 //!
 //! Invariants: usage is stored by the limit's name, so it survives a reload. About [`SUBJECTS_MAX`]
 //! clients and users are remembered, in reserved memory. If there is no room, the clients and users
@@ -212,8 +212,8 @@ impl Limiter {
         }
     }
 
-    /// The usage in periods that are not over, the most recent subjects last: so a file keeps the
-    /// order.
+    /// The usage in periods that are not over, the most recent subjects last, so that the file
+    /// keeps the order.
     fn records(&self) -> Vec<(SubjectKey, Usage)> {
         let now = self.shared.clock.now().seconds();
         let subjects = self.lock();
@@ -367,7 +367,8 @@ fn read(path: &Path) -> Vec<(SubjectKey, Usage)> {
     }
 }
 
-/// Shorter than the minute that a killed process may lose, by the time that a slow disk needs.
+/// How often the file is written: a killed process may lose a minute of usage, and a slow disk
+/// needs the rest of that minute for the write.
 const PERSIST_EVERY: Duration = Duration::from_secs(20);
 /// Most clients and users, over all limits, that are remembered, unless more have requests in
 /// progress at once.

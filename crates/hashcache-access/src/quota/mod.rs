@@ -1,8 +1,8 @@
 //! Quotas, bandwidth and request rates: the limits from `[[limit]]`, which `[[access]]` rules name.
 //!
-//! The proxy's `permission` gets the limits for a request from `limiter`. The proxy's `request`
+//! `permission` in the proxy gets the limits for a request from `limiter`. `request` in the proxy
 //! checks them before it contacts an origin, slows the body down with a [`Throttle`], and counts
-//! the received bytes; the proxy's `connect` does so for tunnels.
+//! the received bytes; `connect` in the proxy does so for tunnels.
 //!
 //! Invariants: a request never gets here if its rule names no limits. A hit uses no quota. Nobody
 //! gets a new quota within the same period, even if the memory for clients is used up.

@@ -1,6 +1,6 @@
 //! The limits for a request: requests, bytes from origins, bytes per second.
 //!
-//! Made by `limiter`; called by the proxy's `permission`, `request` and `connect`, and by
+//! Made by `limiter`; called by `permission`, `request` and `connect` in the proxy, and by
 //! `throttle` for each piece of content.
 //!
 //! Invariant: it holds references to the counters, so a reload or a forgotten client changes
@@ -32,7 +32,7 @@ pub struct LimitPlan {
     pub contact: Option<Box<str>>,
 }
 
-/// A client's or user's usage of a limit.
+/// The usage of a limit by a client or user.
 #[derive(Debug, Default)]
 pub(super) struct SubjectState {
     usage: Mutex<Usage>,

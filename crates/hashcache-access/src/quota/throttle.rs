@@ -1,6 +1,6 @@
 //! Slows content down: a response, or the bytes in a tunnel.
 //!
-//! Made by the proxy's `request/body` and `connect/metered` for requests with limits on bandwidth
+//! Made by `request/body` and `connect/metered` in the proxy for requests with limits on bandwidth
 //! or with a quota; they call it before they move a piece.
 //!
 //! Invariant: at most one piece waits in it, as for a client that reads slowly, so a slow transfer

@@ -432,7 +432,7 @@ fn exceptions_count_as_rules() {
     assert_eq!(too_many[0].0, RULES_MAX);
 }
 
-/// Whether conditions hold for a request; `None`: only the user says.
+/// Returns true if conditions hold for a request; `None`: that depends on the user.
 fn holds(
     conditions: &AccessConditions,
     (client, user, method, host, port): (usize, RequestUser<'_>, &str, &str, u16),

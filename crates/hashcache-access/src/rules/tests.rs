@@ -1,4 +1,4 @@
-//! What rules decide: a table of requests, and the rules that are refused.
+//! Decisions of rules: a table of requests, and the rules that are refused.
 
 use hashcache_base::net::address::ConnectPort;
 

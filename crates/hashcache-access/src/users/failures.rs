@@ -102,7 +102,8 @@ impl Failures {
         self.guessed_at.put(keys.at_network, now);
         for (key, free) in keys.counts() {
             let begun = self.forgotten_at.get(&key).map_or(now, |at| (*at).max(now));
-            // A user exempt from a count may fail again and again, so the count is capped.
+            // A user that is exempt from a count may fail any number of times, so the count is
+            // capped.
             let at_most = now + FORGET_EVERY * (free + 1);
             self.forgotten_at
                 .put(key, (begun + FORGET_EVERY).min(at_most));

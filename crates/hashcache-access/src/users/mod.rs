@@ -1,6 +1,6 @@
 //! The proxy's users: names and passwords, and how many passwords are checked.
 //!
-//! The proxy's `permission` calls it if a rule needs the user of a request. A password check takes
+//! `permission` in the proxy calls it if a rule needs the user of a request. A password check takes
 //! from 1 ms (bcrypt with cost 4) to more than a second (cost 14). It runs on a separate thread,
 //! and the result is kept for a while.
 //!
@@ -170,7 +170,7 @@ impl UserChecks {
     }
 
     /// Notes a right login. There is room for each of `users`: otherwise their logins would
-    /// displace each other, and be checked again and again.
+    /// displace each other, and every request would need a new check.
     fn note_right(&self, tag: Tag, keys: FailureKeys, users: usize) {
         let mut state = self.state();
         let places = NonZeroUsize::new(users).map_or(RESULTS_MAX, |it| it.max(RESULTS_MAX));

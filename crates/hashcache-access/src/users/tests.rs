@@ -124,7 +124,7 @@ async fn many_wrong_passwords_of_one_client_are_not_checked_and_others_are() {
         }
     }
     assert!(refused >= 88, "{refused}");
-    // The same wrong password again is known, and costs nothing.
+    // A wrong password that is sent again is known, and costs nothing.
     let known = checks.check(&users, client(1), login("anna", "0")).await;
     assert_eq!(known, Ok(false));
     assert_eq!(
@@ -361,7 +361,7 @@ async fn guesses_lock_no_user_out_of_a_network_where_the_user_has_logged_in() {
     };
     assert_eq!(at(3).await, Err(Unchecked::TooMany));
     assert_eq!(at(1).await, Ok(true));
-    // What is wrong there is limited as before.
+    // Wrong passwords from there are limited as before.
     let mut checked = 0;
     for n in 0..50 {
         let wrong = login("anna", &format!("wrong {n}"));

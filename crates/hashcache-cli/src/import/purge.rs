@@ -93,7 +93,8 @@ fn clients(rules: &[Rule<'_>]) -> Addresses {
         } else if is_whole(&rule.condition) {
             allowed = allowed.union(&clients.intersection(&denied.complement()));
         }
-        // Otherwise it allows some URLs for these clients: later rules decide about the others.
+        // Otherwise the rule allows some URLs for these clients: later rules decide about the
+        // others.
     }
     allowed
 }

@@ -616,7 +616,7 @@ mod tests {
         check(compiled);
     }
 
-    /// What the rules say, a word for each.
+    /// The rules in `text`, briefly.
     fn rules(text: &str) -> Vec<String> {
         let said = std::cell::RefCell::new(Vec::new());
         with_lines(text, |compiled| {
@@ -787,7 +787,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_an_exception_only_of_what_denies_no_more() {
         let odd = "acl good_or_odd any-of good odd\n";
-        // What is surely good is not denied; what may be odd is not allowed.
+        // Clients that are surely good are not denied; clients that may be odd are not allowed.
         let text = format!("{odd}http_access deny pupils !good_or_odd\nhttp_access allow net\n");
         let closed = ["Deny 10.1.0.0/16 !.good.test", "Allow 10.0.0.0/8", "Deny"];
         assert_eq!(chosen(&text, Unsure::Close).0, closed);

@@ -93,7 +93,7 @@ pub struct Parsed {
     pub groups: Vec<(String, Vec<String>)>,
     /// The host lists.
     pub lists: Vec<ListSettings>,
-    /// The limits.
+    /// The tables `[[limit]]`: quotas and rates. The section `[limits]` is other settings.
     pub limits: Vec<LimitSettings>,
     /// The networks by name.
     pub networks: BTreeMap<String, Vec<Prefix>>,

@@ -687,7 +687,7 @@ impl Said<'_> {
                 let mut peer = variable_peer(name, value)?;
                 match found.peers.iter().find(|it| it.url == peer.url) {
                     Some(same) if same.credentials == peer.credentials => {}
-                    // The same proxy with other credentials for the other scheme.
+                    // One proxy with different credentials for the two schemes needs two peers.
                     Some(_) => {
                         peer.name = format!("{}-{}", peer.name, scheme.as_str());
                         found.peers.push(peer.clone());
@@ -845,7 +845,8 @@ mod tests {
         assert_eq!(peers[1].credentials, Credentials::Given("me:p@ss".into()));
         assert_eq!(routes.len(), 4);
         assert_eq!(routes[0].peers.as_deref(), Some(&[][..]));
-        // A name and all names below it, twice, except that nothing is below localhost's.
+        // `localhost`, the domain, all names below the domain, and the network; no name is below
+        // `localhost`.
         assert_eq!(routes[0].hosts.len(), 4);
         assert_eq!(routes[1].scheme, Some(Scheme::Http));
         assert_eq!(routes[2].peers.as_ref().unwrap()[0], "secure.test:81");

@@ -496,7 +496,7 @@ fn mirrors_are_tables_or_words_and_shown_as_words() {
     let by_tables = assembled(tables, &[], vec![]).unwrap();
     let shown = Shown::List(words.to_vec());
     assert_eq!(row(&by_tables, "mirror"), (shown, "a.toml:1".into()));
-    // What is shown is itself a configuration.
+    // The shown settings are a configuration themselves.
     let by_words = assembled(&format!("mirror = {words:?}"), &[], vec![]).unwrap();
     assert_eq!(
         by_words.values.reloadable.mirrors,

@@ -17,7 +17,7 @@ use crate::Home;
 use crate::proxy_memory_hits::script;
 use crate::proxy_process::Proxy;
 
-/// What clients have got.
+/// Totals of the responses that clients have received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Got {
     requests: u64,

@@ -35,7 +35,7 @@ async fn get(proxy: &Proxy, url: &str, fields: &[(&str, &str)]) -> u16 {
     client.get(url, fields).await.unwrap().status
 }
 
-/// What `hashcache explain --json` prints, and what it prints without.
+/// The output of `hashcache explain`, with and without `--json`.
 pub fn explain(home: &Home, admin: SocketAddr, arguments: &[&str]) -> (Value, String) {
     let admin = format!("--admin={admin}");
     let token = format!("--admin-token-file={}", token(home).display());

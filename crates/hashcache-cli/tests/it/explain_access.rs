@@ -1,4 +1,5 @@
-//! What `hashcache explain` says of access rules, held against what the same proxy does.
+//! The output of `hashcache explain` about access rules, compared with the behaviour of the same
+//! proxy.
 
 use std::net::IpAddr;
 

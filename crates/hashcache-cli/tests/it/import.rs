@@ -19,7 +19,7 @@ fn imported(home: &Home, text: &str) -> (Outcome, String) {
     (outcome, result)
 }
 
-/// Whether each text is in the result, one after the other.
+/// Checks that the texts are in the result, in this order.
 fn has_in_order(result: &str, texts: &[&str]) {
     let mut rest = result;
     for text in texts {
@@ -30,7 +30,7 @@ fn has_in_order(result: &str, texts: &[&str]) {
     }
 }
 
-/// Whether each line of standard error begins as one of these, in this order.
+/// Checks that the lines on standard error start with these texts, in this order.
 fn tells(outcome: &Outcome, lines: &[&str]) {
     let told: Vec<&str> = outcome.stderr.lines().collect();
     let words = [": not imported: ", ": closed: ", ": would be open: "];

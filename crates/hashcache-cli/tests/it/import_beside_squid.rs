@@ -177,7 +177,8 @@ impl Ask {
         all
     }
 
-    /// Whether the server at `to` serves it: its status is that of the parent, or of a purge.
+    /// Returns true if the server at `to` serves the request: the status is the status of the
+    /// parent, or of a purge.
     async fn is_served(&self, to: SocketAddr, is_site: bool) -> io::Result<bool> {
         let socket = TcpSocket::new_v4()?;
         socket.bind((Ipv4Addr::new(127, 0, 0, self.from), 0).into())?;
@@ -309,7 +310,7 @@ fn until_open(process: &mut Process, address: SocketAddr) -> bool {
     false
 }
 
-/// What both servers are told besides the file: their port and their parent.
+/// The settings of both servers besides the file: port and parent.
 fn with_servers(case: &Case, home: &Path, port: u16, parent: SocketAddr) -> String {
     let (host, to) = (parent.ip(), parent.port());
     let text = case.text.replace("@HOME@", &home.display().to_string());
@@ -325,7 +326,7 @@ fn with_servers(case: &Case, home: &Path, port: u16, parent: SocketAddr) -> Stri
     }
 }
 
-/// What a test needs of Squid, and of nobody else.
+/// The settings that a test needs only for Squid.
 fn squids_own(home: &Path) -> String {
     let home = home.display();
     format!(

@@ -169,7 +169,7 @@ fn read(log: &Path) -> String {
     std::fs::read_to_string(log).unwrap()
 }
 
-/// What `program` says; `None`, and a line that says so, if it is not installed.
+/// The output of `program`; `None`, after a message, if it is not installed.
 fn said_by(program: &str, arguments: &[&str], input: &str) -> Option<String> {
     let started = Command::new(program)
         .args(arguments)

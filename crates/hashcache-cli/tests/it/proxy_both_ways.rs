@@ -42,17 +42,17 @@ struct Ways {
     home: Home,
     /// Keeps the origin running.
     _origin: Box<dyn Send>,
-    /// What all clients have heard, in this order.
+    /// The responses to all clients, in this order.
     heard: Vec<Heard>,
     plain_hits: u64,
     /// An object may have been fetched again, which is in memory a moment later.
     is_cold: bool,
 }
 
-/// What one client has heard.
+/// The responses to one client.
 struct Heard {
     way: Way,
-    /// Its port; a later client may have the same one.
+    /// The port of the client; a later client may have the same port.
     port: u16,
     /// The sizes of the responses, if the client knows what the log counts.
     sizes: Vec<Option<usize>>,
@@ -63,7 +63,7 @@ struct Heard {
 enum Way {
     WarmUp,
     Short,
-    /// What the client before it had said, but for the additional field.
+    /// The requests of the client before, with the additional field.
     Usual,
 }
 
@@ -225,7 +225,7 @@ impl Ways {
         }
     }
 
-    /// What the proxy says in one of the ways.
+    /// The answers of the proxy in one of the ways.
     async fn answers(&mut self, way: Way, bytes: &[u8], methods: &[String]) -> Vec<Answer> {
         let (port, said) = self.say(bytes).await;
         let answers = Answer::all(&said, methods);
@@ -280,7 +280,7 @@ impl Ways {
         (sender, port)
     }
 
-    /// What the proxy says to these requests in HTTP/2, one after the other.
+    /// The answers of the proxy to these requests in HTTP/2, one after the other.
     async fn answers_http2(&mut self, way: Way, requests: &[Request<()>]) -> Vec<Http2Answer> {
         let (mut client, port) = self.connect_http2().await;
         let mut answers = Vec::new();
@@ -303,7 +303,7 @@ impl Ways {
                     fields.remove(name);
                 }
             }
-            // What a second changes is left out.
+            // Values that change every second are left out.
             let values = fields
                 .iter_mut()
                 .filter(|(name, _)| *name == "cache-status");
@@ -362,7 +362,7 @@ impl Ways {
             if shape.is_for(!self.names.is_absolute) {
                 let requests = || Requests::of_shape(shape, &self.names);
                 let (first, requests) = (requests().closed(&self.names), requests());
-                // Its target may be another object, which is stored now.
+                // The target of the last request may be another object, which is stored now.
                 self.warm_up().await;
                 self.answers(Way::WarmUp, &first.usual, &first.methods)
                     .await;
@@ -381,7 +381,8 @@ impl Ways {
 
     /// Compares the log entries of all conversations, each of which has one entry a response.
     fn compare_logs(self) {
-        // What was heard must not be only what took the usual way anyway.
+        // The comparison needs responses from memory, not only responses that took the usual way
+        // anyway.
         assert!(self.plain_hits > number(), "{} hits", self.plain_hits);
         self.proxy.end();
         let log = fs::read_to_string(self.home.path().join("log")).unwrap();
@@ -444,7 +445,7 @@ struct Answer {
     /// From the status line to the empty line.
     head: String,
     content: Vec<u8>,
-    /// Its bytes, with those of interim responses.
+    /// Bytes of the response, interim responses included.
     size: usize,
 }
 
@@ -485,7 +486,7 @@ impl Answer {
         answers
     }
 
-    /// Whether it is a page of the proxy about an error, which names the request.
+    /// Returns true if this is an error page of the proxy, which names the request.
     fn is_error(&self) -> bool {
         self.head[9..].starts_with(['4', '5'])
     }
@@ -494,8 +495,8 @@ impl Answer {
         if self.is_error() { b"" } else { &self.content }
     }
 
-    /// The status line and the fields, sorted by name; lines of one name stay in order. What a
-    /// second changes is left out.
+    /// The status line and the fields, sorted by name; lines of one name stay in order. Values that
+    /// change every second are left out.
     fn shape(&self) -> Vec<&str> {
         let names = if self.is_error() { 3 } else { 2 };
         let ticking = &["Age: ", "Date: ", "Content-Length: "][..names];

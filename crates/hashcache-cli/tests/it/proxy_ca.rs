@@ -54,7 +54,7 @@ async fn devices_get_the_certificate_where_there_is_one_and_nowhere_else() {
     assert!(policy.contains("script-src 'sha256-"), "{policy}");
     let door = get(&proxy, "/", "text/html").await;
     assert!(text(&door).contains("href=/ca"));
-    // The same by the absolute URL, as a client of the proxy requests it.
+    // Also by the absolute URL, as a client of the proxy requests it.
     let whole = format!("http://{}/ca.crt", proxy.listen);
     for target in ["/ca.crt", &whole] {
         let certificate = get(&proxy, target, "*/*").await;

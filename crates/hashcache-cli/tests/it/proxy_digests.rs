@@ -141,7 +141,7 @@ async fn an_object_in_a_siblings_digest_is_fetched_from_it_without_a_query() {
         asks.metric(&format!("hashcache_peer_digest_entries{name}")),
         URLS as u64
     );
-    // What it does not have is not asked for.
+    // A peer is not queried for an object that is not in the digest.
     let new = origin.url("/new");
     assert_eq!(asks.get(&new).await.status, 200);
     let line = asks.line_about(&new).await;
@@ -203,7 +203,7 @@ fn scripted(at: SocketAddr, digest: Vec<u8>) -> (Arc<AtomicUsize>, Arc<AtomicUsi
     let listener = TcpListener::bind(at).unwrap();
     let counts = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (digests, others) = (Arc::clone(&counts.0), Arc::clone(&counts.1));
-    // It ends with the process of the tests.
+    // The thread runs until the test process exits.
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
@@ -461,7 +461,7 @@ async fn updates_of_no_use_wait_for_a_minute_until_a_stored_response_is_asked_fo
 async fn a_reload_begins_and_ends_the_exchange_of_digests() {
     let (home, origin) = (Home::new(), origin().await);
     let (near, other) = (Place::at(1), Place::at(2));
-    // It must be a recognised peer before, so that its requests are answered at all.
+    // The box must be a recognised peer before, so that its requests are answered at all.
     let without = sibling(near, "digest = true").replace("digest = true", "icp = 9");
     let has = CacheBox::start(&home, other, &without);
     let url = origin.url("/a");

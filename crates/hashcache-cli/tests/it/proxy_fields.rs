@@ -119,7 +119,8 @@ async fn what_a_field_named_like_an_override_brought_changes_no_stored_response(
         );
     }
     assert_eq!(origin.requests().len(), 6);
-    // It asks whether the plain response answers it too, which then stays as it is for the others.
+    // For a request with the field, the proxy validates the plain response, and the origin confirms
+    // it with a 304. For requests without the field, the plain response stays as it is.
     let url = origin.url("/choice");
     for (fields, said) in [(&[][..], "nothing"), (&evil, "evil"), (&[], "nothing")] {
         let answer = ask(&proxy, &url, fields).await;

@@ -126,7 +126,7 @@ async fn content_arrives_both_ways_and_is_sent_once() {
     assert!(first > all && first < all * 102 / 100, "{first} bytes");
     let second = forwarded.carry(&content, b"").await;
     assert!(second < all / 50, "{second} bytes");
-    // What the parent has received it refers to when it sends it back.
+    // If the parent sends back content that it has received, it sends only references.
     let back = forwarded.carry(b"again", &content).await;
     assert!(back < all / 50, "{back} bytes");
     let edited = [&content[..1_000_000], b"an edit", &content[1_000_000..]].concat();
@@ -335,7 +335,7 @@ async fn a_link_that_breaks_resets_both_ends_and_gives_no_wrong_byte() {
         let (mut client, mut server) = forwarded.connect().await;
         let sending = content.clone();
         let sender = tokio::spawn(async move {
-            // It fails in the middle.
+            // The write fails in the middle.
             let _ = client.write_all(&sending).await;
             client
         });

@@ -424,7 +424,7 @@ async fn gopher_menus_and_files_are_served() {
     assert_eq!(gateway.get(&server.url("/0/a.txt")).await.body, b"line\r\n");
     let binary = gateway.get(&server.url("/9/a.bin")).await;
     assert_eq!(binary.body, b"\x01\x02\r\n.\r\n");
-    // What needs no answer of the server makes no connection to it.
+    // A request that needs no answer from the server makes no connection to it.
     let before = server.connections();
     let form = gateway.get(&server.url("/7/find")).await;
     assert!(text(&form).contains("<input name=q>"));

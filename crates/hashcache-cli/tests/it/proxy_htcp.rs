@@ -402,7 +402,7 @@ async fn a_purge_is_passed_on_to_the_peers_that_want_it() {
     // One whose answer is late is sent again.
     let before = clears();
     assert!((2..=6).contains(&before), "{before}");
-    // What clients do, and purges that HTCP cannot express, are not passed on.
+    // Unsafe requests of clients, and purges that HTCP cannot express, are not passed on.
     let mut client = Client::connect(purges.proxy.address()).await.unwrap();
     let fields = [("Content-Length", "0")];
     client.request("POST", &kept, &fields).await.unwrap();

@@ -44,7 +44,7 @@ pub struct Site {
     accepting: JoinHandle<()>,
 }
 
-/// Whether an origin wants certificates of its clients.
+/// Client certificates that an origin requires.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Clients {
     Anybody,
@@ -64,7 +64,7 @@ impl Site {
         Self::start_at("127.0.0.1:0".parse().unwrap(), pair, clients).await
     }
 
-    /// The same at an address that another site used before.
+    /// Starts the site at an address that another site used before.
     async fn start_at(address: SocketAddr, pair: &Pair, clients: Clients) -> Self {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der()));
         let certificate: CertificateDer<'static> = pair.cert.der().clone();
@@ -256,7 +256,7 @@ pub fn proxy(home: &Home, site: &Site, hosts: &str, more: &[&str]) -> Running {
     configured(home, site, hosts, &[&["--config=/dev/null"], more].concat())
 }
 
-/// The same with a configuration file among the flags.
+/// Starts the proxy with a configuration file among the flags.
 fn configured(home: &Home, site: &Site, hosts: &str, more: &[&str]) -> Running {
     let pem = pem(&site.certificate);
     home.file("origin.pem", &pem);
@@ -326,7 +326,7 @@ impl Program {
         }
     }
 
-    /// The same client with other protocols.
+    /// Returns this client with other protocols.
     pub fn speaking(&self, protocols: &[&[u8]]) -> Self {
         Self {
             protocols: protocols.iter().map(|it| it.to_vec()).collect(),
@@ -350,7 +350,7 @@ impl Program {
             .await
     }
 
-    /// The same through the proxy to that name at `port`.
+    /// Connects through the proxy to that name at `port`.
     pub async fn reach(
         &self,
         proxy: &Running,
@@ -1029,7 +1029,7 @@ async fn inside_there_is_one_host() {
         );
     }
     assert_eq!(site.requests(), 1);
-    // The same resource by a URL of its own, without a tunnel.
+    // The same resource by an https URL, without a tunnel.
     let mut client = hashcache_testkit::Client::connect(proxy.listen)
         .await
         .unwrap();
@@ -1172,7 +1172,7 @@ async fn a_client_gets_no_tunnel_to_another_host_that_the_rules_deny() {
 
 const BROWSER: &str = "User-Agent: Mozilla/5.0 (X11)\r\n";
 
-/// What a browser that trusts `program`'s authorities opens.
+/// Opens a connection as a browser that trusts the authorities of `program` does.
 async fn browse(proxy: &Running, program: &Program, host: &str) -> TlsStream<TcpStream> {
     let (socket, head) = ask_for(proxy, host, BROWSER).await;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
@@ -1200,7 +1200,7 @@ async fn the_page_of_a_rule_that_denies_a_host_is_seen_inside_an_interception() 
     home.file("rules.toml", deny);
     proxy.signal(Signal::HUP);
     proxy.says("configuration reloaded");
-    // What is in memory is no exception.
+    // Objects in memory are no exception.
     for path in ["/page", "/other"] {
         let mut inside = browse(&proxy, &program, &host).await;
         // Browsers connect before they need it.

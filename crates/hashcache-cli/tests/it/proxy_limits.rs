@@ -61,7 +61,7 @@ async fn get(proxy: &Running, from: [u8; 4], url: &str) -> Response {
     in_time(client.get(url, &[])).await.unwrap()
 }
 
-/// What is slowed down must end all the same.
+/// A transfer that is slowed down must finish all the same.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     let ended = tokio::time::timeout(Duration::from_secs(60), what).await;
     ended.expect("it ends in time")
@@ -131,7 +131,7 @@ async fn until_stored(proxy: &Running, url: &str, fields: &[(&str, &str)]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_used_up_quota_leaves_stored_files_free_and_gets_no_missing_part_of_them() {
-    // More than what a transfer may go on with when the quota is used up.
+    // More bytes than a transfer may still move when the quota is used up.
     const BIG: usize = 2_000_000;
     let (home, small) = (Home::new(), origin().await);
     let options = ContentOptions {
@@ -234,7 +234,7 @@ async fn a_used_up_quota_does_not_hide_what_may_be_served_stale() {
     let said = stale.field("Cache-Status").unwrap();
     assert!(said.contains("; hit; ttl=-"), "{said}");
     assert_eq!(get(&proxy, PUPIL, &must).await.status, 429);
-    // Who insists on the origin's answer gets no other.
+    // A client that insists on the answer of the origin gets no other answer.
     let mut pupil = client(&proxy, PUPIL).await;
     let no_cache = [("Cache-Control", "no-cache")];
     assert_eq!(pupil.get(&may, &no_cache).await.unwrap().status, 429);
@@ -591,7 +591,7 @@ async fn a_new_client_gets_the_place_of_the_connection_that_rests_longest() {
     let [first, others @ ..] = resting.as_mut_slice() else {
         panic!("eight clients rest");
     };
-    // It waits for a response that nobody asked for until the connection ends.
+    // The client waits for a response that it has not requested, until the connection closes.
     in_time(first.read_response("GET")).await.unwrap_err();
     for other in others {
         assert_eq!(in_time(other.get(&url, &[])).await.unwrap().status, 200);

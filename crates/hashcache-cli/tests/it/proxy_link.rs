@@ -583,7 +583,7 @@ async fn without_a_matching_pin_nothing_of_a_request_leaves_the_child() {
     assert_eq!(allowed.get(&origin.url("/direct")).await.status, 200);
 }
 
-/// What a client without a pinned key gets of the link listener: the bytes after the handshake.
+/// The bytes that a client without a pinned key gets from the link listener after the handshake.
 async fn served(
     at: SocketAddr,
     versions: &[&'static rustls::SupportedProtocolVersion],

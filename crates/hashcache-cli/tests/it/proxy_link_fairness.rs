@@ -1,4 +1,4 @@
-//! One client of a child takes all it can of a link: the other clients of that child go on.
+//! One client of a child takes all it can of a link: the other clients of that child continue.
 
 #![expect(
     clippy::unwrap_used,
@@ -118,7 +118,7 @@ async fn unread_downloads_of_one_client_leave_the_link_to_others_of_its_child() 
     }
     wait_for_silence(&pair).await;
     others_go_on(&pair, &site).await;
-    // What waited for its turn arrives whole as soon as it is read.
+    // A response that waited for its turn arrives whole as soon as it is read.
     let mut first = unread.remove(0);
     drop(unread);
     let response = first.read_response("GET").await.unwrap();

@@ -117,7 +117,7 @@ async fn text_takes_a_part_of_its_bytes_and_is_stored_as_it_is() {
     assert_eq!(requests.len(), 1);
     assert_eq!(requests[0].field("Accept-Encoding"), Some("identity"));
     assert_eq!(requests[0].field("Hashcache-Link"), None);
-    // What cannot be made smaller grows by its checks alone.
+    // Content that cannot be compressed grows only by its checks.
     let (answer, bytes) = get(&pair, &origin.url("/noise"), &[]).await;
     assert!(answer.body == noise(400_000));
     assert!(bytes < 402_500, "{bytes}");
@@ -416,7 +416,7 @@ async fn a_file_with_another_name_is_sent_as_what_differs_from_a_similar_one() {
         assert!(answer.body == version_of(number));
         assert_eq!(bytes < 2500, number > 1, "{number}: {bytes}");
     }
-    // The same content at another origin is no dictionary.
+    // Equal content at another origin is no dictionary.
     let other = releases("max-age=600").await;
     let (answer, bytes) = get(&pair, &other.url("/app.4.js"), &[]).await;
     assert!(answer.body == version_of(4) && bytes > 400_000, "{bytes}");

@@ -217,7 +217,7 @@ async fn a_header_that_drips_ends_with_the_time_for_heads_and_a_long_one_at_once
     let mut long = balancer.connect(proxy.address()).await.unwrap();
     let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff";
     long.write_all(header).await.unwrap();
-    // It is refused by its length, before any of it has come.
+    // The head is refused by its length, before any of it has arrived.
     let mut answer = Vec::new();
     let _reset = long.read_to_end(&mut answer).await;
     assert!(answer.is_empty(), "{answer:?}");

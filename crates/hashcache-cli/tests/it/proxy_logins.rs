@@ -123,7 +123,7 @@ impl Way<'_> {
     }
 }
 
-/// Whether a login works for its client, and for nobody else.
+/// Checks that a login works only for the client that has logged in.
 async fn logins_are_kept_apart(way: &Way<'_>, origin: &Origin, scheme: &str) {
     let mut alice = way.person().await;
     let (first, last) = (origin.request_count(), |count| {

@@ -97,7 +97,7 @@ impl Boxes {
         self.ask(n, "GET", url, &[]).await
     }
 
-    /// What was counted in the quotas of box `n`.
+    /// The bytes that were counted in the quotas of box `n`.
     async fn quota_bytes(&self, n: usize) -> u64 {
         let admin = self.running[n].as_ref().unwrap().admin();
         let mut client = Client::connect(admin).await.unwrap();
@@ -327,7 +327,8 @@ async fn the_box_that_a_client_asks_decides_for_all_members() {
     assert_eq!(answer.status, 403);
     let why = answer.field("proxy-status").unwrap_or_default();
     assert!(why.contains("destination_ip_prohibited"), "{why}");
-    // What must not be stored is not sent to its owner, which would store it.
+    // A request with a response that must not be stored is not sent to the owner, which would store
+    // it.
     let before = origin.request_count();
     for url in [urls(&origin), urls(&origin)].concat() {
         let answer = get_as([127, 0, 0, 6], boxes.addresses[0], &url, &[]).await;
@@ -684,7 +685,7 @@ async fn the_members_of_a_site_apply_its_rules_once() {
     let other = [("Host", "www.a.test"), ("Cookie", "lang=en")];
     let answer = boxes.ask(0, "GET", "/1", &other).await;
     assert!(answer.body.starts_with(b"lang=en"));
-    // What is not stored goes to the origin without a hop.
+    // A request with a response that is not stored is sent to the origin without a hop.
     let before = origin.request_count();
     for n in 0..URLS {
         let session = [("Host", "www.a.test"), ("Cookie", "session=1")];

@@ -22,7 +22,7 @@ struct Shown {
     _home: Home,
 }
 
-/// What the origin sends for a path: `/size/N`, with fields that the path names.
+/// The response of the origin to a path: `/size/N`, with fields that the path names.
 pub fn script(request: &RawRequest) -> Script {
     let path = request
         .target()

@@ -53,7 +53,7 @@ fn body(response: &Response) -> &str {
     std::str::from_utf8(&response.body).expect("a text")
 }
 
-/// What an origin answers to a conditional request for something with this tag.
+/// The response of an origin to a request, possibly conditional, for content with this tag.
 fn tagged(request: &RawRequest, tag: &str, fields: &[(&str, &str)], content: &[u8]) -> Script {
     let fields = [&[("ETag", tag)], fields].concat();
     let asked = request.field("if-none-match");
@@ -275,7 +275,7 @@ async fn an_index_names_files_of_listed_hosts_through_us_and_others_as_they_are(
         let refused = get(&proxy, &format!("/mirror/pypi/{path}"), &[]).await;
         assert_eq!(refused.status, 404, "{path}");
     }
-    // What else the registry's host has is none of the mirror's.
+    // Other resources at the host of the registry do not belong to the mirror.
     let asked_before = index.request_count();
     let registry = index.address();
     let own_host = format!("files/{registry}/service/rest/v1/status");

@@ -179,7 +179,7 @@ async fn what_is_explained_while_the_line_is_down_is_what_happens() {
         let happens = answer["outcome"].as_str().unwrap();
         assert!(happens.starts_with("answered with 504 (offline)"), "{told}");
     }
-    // What lies in the own network is asked.
+    // Origins in the own network still get requests.
     let inside = served.origin.url("/new");
     let (answer, told) = ask(&[&inside]);
     assert_eq!(answer["route"]["cut_off"], false, "{told}");

@@ -238,7 +238,7 @@ async fn a_part_that_is_the_whole_is_stored_as_the_whole() {
 async fn a_short_part_of_the_length_that_was_requested_is_not_believed_to_be_the_whole() {
     let home = Home::new();
     let origin = Origin::start(|request: &RawRequest| match request.field("range") {
-        // It takes the part for the whole.
+        // The origin sends the part as if it were the whole.
         Some(_) => {
             let fields = [&TAGGED[..], &[("Content-Range", "bytes 0-1/2")]].concat();
             Script::response(206, &fields, "pl")

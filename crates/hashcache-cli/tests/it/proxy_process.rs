@@ -29,7 +29,7 @@ impl Proxy {
         Self::start_as("proxy", cache, flags)
     }
 
-    /// The same with another subcommand that takes its flags.
+    /// Starts another subcommand that takes the flags of the proxy.
     pub fn start_as(command: &str, cache: &Path, flags: &[&str]) -> Result<Self, String> {
         let no_log = !flags.iter().any(|flag| flag.starts_with("--access-log"));
         let no_memory = !flags.iter().any(|flag| flag.starts_with("--memory"));
@@ -159,7 +159,7 @@ impl Proxy {
         self.child.id()
     }
 
-    /// What it has written to its standard error so far.
+    /// The text that the process has written to standard error so far.
     pub fn said(&self) -> String {
         let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.clone()

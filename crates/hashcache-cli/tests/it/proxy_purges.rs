@@ -72,7 +72,7 @@ async fn served(flags: &[&str]) -> Served {
 }
 
 impl Served {
-    /// Whether a request for `path` reaches the origin.
+    /// Returns true if a request for `path` reaches the origin.
     async fn is_asked_for(&self, path: &str) -> bool {
         let before = self.origin.request_count();
         let mut client = Client::connect(self.proxy.address())
@@ -156,7 +156,7 @@ async fn what_an_unsafe_request_changed_while_the_proxy_stopped_is_asked_for_aft
         arrived.opened().await;
         let address = proxy.address();
         let stopping = tokio::task::spawn_blocking(move || proxy.end_well());
-        // It drains when it accepts no client any more.
+        // The proxy drains when it accepts no client any more.
         let drains = async {
             while TcpStream::connect(address).is_ok() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -493,7 +493,7 @@ async fn a_purge_of_a_url_takes_its_variants_too() {
     let origin = origin.await.expect("a free port");
     let proxy = Proxy::start(&home.path().join("cache"), &[]).expect("the proxy starts");
     let url = origin.url("/page");
-    // Whether the origin was asked, for each language.
+    // For each language, true if the request reached the origin.
     let asked = async || {
         let mut asked = [false; 2];
         for (asked, language) in asked.iter_mut().zip(["de", "en"]) {

@@ -276,13 +276,13 @@ async fn options_for_a_host_without_a_path_asks_the_server_as_a_whole() {
 /// How a client sends a request whose response begins before all content has been sent.
 #[derive(Clone, Copy, Debug)]
 enum Sends {
-    /// It sends no content before the response.
+    /// The client sends no content before the response.
     Nothing,
-    /// It sends half of the content, then waits for the response.
+    /// The client sends half of the content, then waits for the response.
     Half,
-    /// It sends and reads at the same time.
+    /// The client sends and reads at the same time.
     All,
-    /// It sends everything, then reads.
+    /// The client sends everything, then reads.
     AllFirst,
 }
 
@@ -361,9 +361,9 @@ async fn early_answer(proxy: &Proxy, url: &str, sends: Sends) -> EarlyAnswer {
     }
 }
 
-/// The same, again if the client paused for long: the proxy waits for one second for more of the
-/// content, then it closes the connection; if the client sends more after that, the system resets
-/// the connection, and the response is lost.
+/// As `early_answer`, but repeated if the client paused for long: the proxy waits for one second
+/// for more of the content, then it closes the connection; if the client sends more after that, the
+/// system resets the connection, and the response is lost.
 async fn early_answer_without_pause(proxy: &Proxy, url: &str, sends: Sends) -> EarlyAnswer {
     let mut told = early_answer(proxy, url, sends).await;
     for _ in 0..5 {

@@ -28,7 +28,7 @@ fn scripted(at: SocketAddr, answers: Answers) -> Arc<AtomicUsize> {
     let socket = UdpSocket::bind(at).unwrap();
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
-    // It ends with the process of the tests.
+    // The thread runs until the test process exits.
     std::thread::spawn(move || {
         let mut buffer = [0; 20_000];
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
@@ -112,7 +112,7 @@ async fn an_object_that_a_sibling_has_is_fetched_from_it_and_stored() {
 async fn a_sibling_that_lies_costs_a_failed_hop_and_nothing_is_stored_from_it() {
     let (home, origin) = (Home::new(), origin().await);
     let (near, other) = (Place::at(1), Place::at(2));
-    // It is a real proxy, which has nothing, and its ICP claims everything.
+    // The sibling is a real proxy that has no objects, and its ICP claims to have all of them.
     let empty = CacheBox::start(
         &home,
         Place {
@@ -189,7 +189,7 @@ async fn a_silent_sibling_costs_a_deadline_each_until_it_is_down_and_then_nothin
     let (home, origin) = (Home::new(), origin().await);
     let (near, other) = (Place::at(1), Place::at(2));
     let queries = scripted(other.icp, |query| {
-        // It answers the probes at the start alone, so that its round trip is known.
+        // The sibling answers only the probes at the start, so that its round trip is known.
         is_probe(query).then(|| query.reply(Answer::Miss).to_datagram())
     });
     let asks = CacheBox::start(&home, near, &other.sibling(""));
@@ -213,7 +213,7 @@ async fn a_silent_sibling_costs_a_deadline_each_until_it_is_down_and_then_nothin
     let line = asks.line(4).await;
     assert!(line.contains(" HIER_DIRECT/127.0.0.1"), "{line}");
     heard(&queries, 3).await;
-    // Its answers to probes bring it back.
+    // The sibling is up again after it has answered probes.
     for n in 5.. {
         assert!(n < 100, "it stays down");
         asks.get(&origin.url(&format!("/{n}"))).await;
@@ -398,7 +398,7 @@ async fn any_variant_by_encoding_is_a_hit_and_variants_by_other_fields_are_not()
         assert_eq!(asker.ask(&url), Answer::Hit, "{by}");
     }
     drop(asker);
-    // A sibling that wants another variant gets a 504 and goes on.
+    // A sibling that wants another variant gets a 504 and continues.
     let origin = varying_origin("Accept-Encoding").await;
     let gzip = [("Accept-Encoding", "gzip")];
     let urls: Vec<_> = (0..URLS).map(|n| origin.url(&format!("/{n}"))).collect();
@@ -444,7 +444,7 @@ async fn a_response_that_is_on_disk_alone_is_a_hit() {
     assert_eq!(origin.request_count(), 20);
 }
 
-/// Waits until no socket has this address: a task ends a moment after it was told to.
+/// Waits until no socket has this address: a task stops a moment after it was requested to.
 async fn becomes_free(address: SocketAddr) {
     for _ in 0..200 {
         if UdpSocket::bind(address).is_ok() {
@@ -611,7 +611,7 @@ async fn the_first_parent_that_answers_by_icp_is_asked_first() {
         )
     };
     let peers = format!("{}{}", parent("silent", silent), parent("quick", quick));
-    // Its HTTP works, so it is not down.
+    // The sibling works over HTTP, so it is not down.
     let first = CacheBox::start(
         &home,
         Place {

@@ -96,7 +96,7 @@ fn unpacked(coded: &[u8], bytes: usize) -> Vec<u8> {
     content
 }
 
-/// What lies on the disk for `content`: each 64 KiB as a frame of its own.
+/// The stored form of `content`: each 64 KiB as a separate frame.
 fn stored_form(content: &[u8]) -> Vec<u8> {
     let mut context = zstd_safe::CCtx::create();
     context

@@ -15,7 +15,7 @@ async fn polyglot() -> Origin {
         if request.method() == "POST" {
             return Script::response(204, &[], "");
         }
-        // It has no texts in `de-AT`, and sends those in `de`.
+        // The origin has no texts in `de-AT`, and sends texts in `de`.
         let wanted = request.field("accept-language").unwrap_or("en");
         let language = wanted.split('-').next().unwrap_or(wanted);
         let tag = format!("\"{language}\"");

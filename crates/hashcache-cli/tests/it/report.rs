@@ -13,7 +13,7 @@ use crate::proxy_memory_hits::script;
 use crate::proxy_process::Proxy;
 use crate::proxy_users::{ANNA, USERS};
 
-/// What one client has got.
+/// The totals of the responses to one client.
 #[derive(Default)]
 struct Got {
     requests: u64,

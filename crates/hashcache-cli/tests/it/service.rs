@@ -238,7 +238,7 @@ fn a_passed_socket_that_no_setting_names_is_refused() {
     assert!(outcome.stderr.contains("LISTEN_FDS"), "{outcome:?}");
 }
 
-/// Whether this process may make sockets transparent: it has CAP_NET_ADMIN or CAP_NET_RAW.
+/// Returns true if this process may make sockets transparent: it has CAP_NET_ADMIN or CAP_NET_RAW.
 fn may_make_transparent() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
     let mut lines = status.lines();

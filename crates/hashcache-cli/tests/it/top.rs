@@ -175,7 +175,7 @@ fn a_proxy_that_is_gone_is_told_and_ends_it() {
     held.set_reuseaddr(true).unwrap();
     held.bind(address).unwrap();
     terminal.wait_for("cannot ask the proxy at");
-    // It goes on for 30 seconds, because a proxy may be started again.
+    // The program continues for 30 seconds, because a proxy may be started again.
     terminal.wait_for(LEAVE);
     assert_eq!(terminal.program.wait().unwrap().code(), Some(2));
     terminal.wait_for("is it running?");
@@ -201,5 +201,5 @@ fn without_a_terminal_the_figures_are_printed_as_json_or_not_at_all() {
     assert_eq!(view["store"], "ready");
 }
 
-/// What makes a terminal leave the alternate screen.
+/// The sequence that makes a terminal leave the alternate screen.
 const LEAVE: &str = "\x1b[?1049l";

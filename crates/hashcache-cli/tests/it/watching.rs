@@ -164,7 +164,7 @@ async fn metrics(proxy: &Proxy) -> String {
     String::from_utf8(answer.unwrap().body).unwrap()
 }
 
-/// What a box with a link, one that intercepts, and one in front of a site export.
+/// The metrics of a box with a link, a box that intercepts, and a box in front of a site.
 async fn exported() -> Exported {
     let mut exported = Exported(BTreeMap::new());
     let pair = Pair::start(&[], &[]).await;

@@ -140,7 +140,7 @@ fn an_error_without_a_lifetime_answers_only_requests_with_the_same_fields() {
     let plain = [("user-agent", "u"), ("accept", "*/*")];
     let row = row_of(&response(&[]).status(404).asked_with(&plain));
     assert!(row.is_of_all_fields() && row.matches(&fields(&plain)));
-    // What caches, connections and tracing say is no reason for an error.
+    // Fields of caches, connections and tracing are no reason for an error.
     let inert = [
         ("host", "h"),
         ("cache-control", "no-cache"),
@@ -165,7 +165,7 @@ fn an_error_without_a_lifetime_answers_only_requests_with_the_same_fields() {
     let varied = response(&[("vary", "cookie-of-ours")]).status(404);
     let row = row_of(&varied.asked_with(&plain));
     assert!(row.is_of_all_fields() && row.names(&HeaderName::from_static("cookie-of-ours")));
-    // What the origin states is for all.
+    // A lifetime that the origin states is for all.
     let stated = cache_control("max-age=60").status(404).asked_with(&plain);
     assert!(matches!(
         stated.storable(),

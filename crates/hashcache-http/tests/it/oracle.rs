@@ -1,5 +1,5 @@
-//! The same questions put to another implementation, `http-cache-semantics` (which follows RFC
-//! 7234), and each disagreement judged.
+//! A comparison with another implementation, `http-cache-semantics` (which follows RFC 7234), and
+//! each disagreement judged.
 //!
 //! Every combination of the lists below is an exchange and a second request some time later: is
 //! that answered from the cache without asking? Where the two do not agree, one of `JUDGED` must
@@ -14,7 +14,7 @@ use http_cache_semantics::{BeforeRequest, CacheOptions, CachePolicy};
 
 use crate::support::*;
 
-/// What the first response says, beside its Date.
+/// The fields of the first response, besides Date.
 const RESPONSES: [&[(&str, &str)]; 26] = [
     &[],
     &[("cache-control", "max-age=60")],
@@ -50,14 +50,14 @@ const CHANGED: &str = "Fri, 15 Jan 2027 07:50:00 GMT";
 
 const STATUSES: [u16; 6] = [200, 204, 302, 404, 429, 503];
 
-/// What the first request says.
+/// The fields of the first request.
 const FIRST: [&[(&str, &str)]; 3] = [
     &[],
     &[("authorization", "Basic x")],
     &[("cache-control", "no-store")],
 ];
 
-/// What the second request says.
+/// The fields of the second request.
 const SECOND: [&[(&str, &str)]; 9] = [
     &[],
     &[("cache-control", "no-cache")],
@@ -83,7 +83,7 @@ struct Question {
 }
 
 impl Question {
-    /// Whether the first response says this.
+    /// Returns true if a field of the first response contains this word.
     fn says(&self, word: &str) -> bool {
         self.response.iter().any(|(_, value)| value.contains(word))
     }
@@ -99,13 +99,13 @@ impl Question {
         format!("{status} {response:?} to {first:?}; after {later} s {second:?}")
     }
 
-    /// Whether the second request says this.
+    /// Returns true if a field of the second request contains this word.
     fn wants(&self, word: &str) -> bool {
         self.second.iter().any(|(_, value)| value.contains(word))
     }
 }
 
-/// What both make of a first exchange.
+/// The decisions of both implementations about a first exchange.
 struct Stored {
     ours: Option<StoredFacts>,
     theirs: Option<CachePolicy>,
@@ -144,7 +144,7 @@ impl Stored {
         Stored { ours, theirs }
     }
 
-    /// Whether we, and whether they, answer from the cache.
+    /// For each implementation, ours first: true if it answers from the cache.
     fn answers(&self, second: &[(&str, &str)], later: u64) -> (bool, bool) {
         let ours = self.ours.is_some_and(|facts| {
             let decision = decide(&facts, later, second);

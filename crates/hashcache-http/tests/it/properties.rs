@@ -1,4 +1,4 @@
-//! What holds for every input: nothing panics, nothing turns negative, what is printed reads back.
+//! Properties for every input: no panic, no negative times, and printed values can be parsed back.
 
 use hashcache_http::*;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};

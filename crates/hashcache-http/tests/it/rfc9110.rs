@@ -56,7 +56,7 @@ fn s15_1_these_statuses_may_be_guessed() {
     );
 }
 
-/// What becomes of a GET with these fields for a stored response with those.
+/// The outcome of a GET with these fields, if a response with those fields is stored.
 fn condition(stored: &[(&str, &str)], request: &[(&str, &str)]) -> ConditionOutcome {
     let case = cache_control("max-age=60");
     let case = stored.iter().fold(case, |mut case, (name, value)| {
@@ -159,7 +159,7 @@ fn s14_1_2_ranges_are_cut_to_the_content_or_not_satisfiable() {
     for range in ["bytes=10-", "bytes=10-20", "bytes=-0"] {
         assert_eq!(answer(range, 10), RangeAnswer::NotSatisfiable, "{range}");
     }
-    // What is no range of bytes is ignored (14.2).
+    // A Range that is no range of bytes is ignored (14.2).
     for range in [
         "bytes=5-2",
         "items=0-1",

@@ -22,7 +22,7 @@ fn at_site(text: &str, mut case: Case) -> Case {
     case
 }
 
-/// What the site gives a response that says nothing about lifetimes, cookies aside.
+/// The lifetime that the site gives a response without a stated lifetime, cookies aside.
 fn plain(text: &str, url: &'static str) -> (u32, LifetimeSource) {
     at_site(
         text,

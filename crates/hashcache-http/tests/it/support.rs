@@ -121,7 +121,7 @@ impl Case {
         confirmed(&confirmation, (facts, &mut stored), &self.options)
     }
 
-    /// What becomes of a GET with these fields, this many seconds after the response came.
+    /// The outcome of a GET with these fields, this many seconds after the response arrived.
     pub fn then(&self, later: u64, request: &[(&str, &str)]) -> Reuse {
         decide(&self.facts(), later, request)
     }

@@ -37,7 +37,7 @@ impl CertificateAuthority {
     }
 }
 
-/// What a client that trusts this root says of a chain.
+/// The verdict of a client that trusts this root about a chain.
 fn judge(
     authority: &CertificateAuthority,
     chain: &[CertificateDer<'_>],

@@ -10,7 +10,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::*;
 
-/// What a hello is made of.
+/// The parts of a ClientHello.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Made {
     pub(in super::super) legacy_version: u16,
@@ -51,7 +51,7 @@ fn versions(versions: &[u16]) -> (u16, Vec<u8>) {
 }
 
 impl Made {
-    /// What a client of TLS 1.2 and 1.3 says that wants `name`.
+    /// The ClientHello of a client of TLS 1.2 and 1.3 that wants `name`.
     pub(in super::super) fn usual(name: &str) -> Self {
         Self {
             legacy_version: 0x0303,
@@ -102,7 +102,7 @@ impl Made {
         [&[1][..], &length[1..], &body].concat()
     }
 
-    /// The same in records of at most `size` bytes.
+    /// Divides it into records of at most `size` bytes.
     pub(in super::super) fn records(&self, size: usize) -> Vec<u8> {
         let message = self.message();
         message
@@ -112,7 +112,7 @@ impl Made {
     }
 }
 
-/// What is read of these records, if they are a hello.
+/// The result of parsing these records, if they are a ClientHello.
 fn read(records: &[u8]) -> Option<ParsedHello> {
     let mut acceptor = Acceptor::default();
     let mut rest = records;
@@ -129,7 +129,7 @@ fn of(made: &Made) -> ParsedHello {
     read(&made.records(1 << 14)).unwrap()
 }
 
-/// What rustls says that wants `name` and speaks `protocols` inside.
+/// The ClientHello of rustls for `name`, with `protocols` inside.
 fn of_rustls(name: &str, protocols: &[&[u8]]) -> Vec<u8> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()

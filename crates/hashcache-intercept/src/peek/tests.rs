@@ -22,7 +22,7 @@ fn cache() -> Cache {
     Cache::open(config).unwrap()
 }
 
-/// What is seen of these pieces and an end, and what is given back.
+/// The result of a peek at these pieces and an end, and the bytes that are given back.
 async fn peeked(cache: &Cache, pieces: &[&[u8]]) -> Peeked {
     let (mut client, mut server) = duplex(1 << 20);
     for piece in pieces {

@@ -190,7 +190,7 @@ fn other_hash_functions_wrong_counts_and_other_codes_are_refused() {
         let counts = [set.to_be_bytes(), clear.to_be_bytes()].concat();
         assert_eq!(refusal(28, &counts), coding(set, clear));
     }
-    // The same bit twice; 5 in two octets; a code without a last octet.
+    // A second 5 for the same bit; the number 5 coded in two octets; a code without a last octet.
     assert_eq!(refusal(32, &[0x85, 0x00, 0x05]), coding(2, 1));
     assert_eq!(refusal(33, &[0x00, 0x05]), coding(2, 1));
     assert_eq!(refusal(36, &[0x87]), coding(2, 1));

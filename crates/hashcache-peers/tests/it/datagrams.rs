@@ -1,4 +1,4 @@
-//! What is built is what is parsed, and no datagram makes a parser panic.
+//! A message that was built is parsed as the same message, and no datagram makes a parser panic.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

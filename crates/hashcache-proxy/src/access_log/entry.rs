@@ -122,7 +122,7 @@ pub(crate) enum Outcome {
     StaleIfError,
     /// `fwd=stale; fwd-status=304`: the stored response was validated.
     Revalidated,
-    /// `collapsed`: another request's fetch served this one.
+    /// `collapsed`: the fetch of another request served this one.
     Collapsed,
     /// `fwd=uri-miss`.
     Miss,
@@ -161,7 +161,7 @@ pub(crate) enum OutcomeClass {
     Miss,
     /// Validated by the origin.
     Revalidated,
-    /// Served by another request's fetch.
+    /// Served by the fetch of another request.
     Collapsed,
     /// Not cacheable.
     Bypass,

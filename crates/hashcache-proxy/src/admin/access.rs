@@ -1,7 +1,7 @@
 //! Checks access to pages that name sites and clients: only from this machine, or with the token.
 //!
-//! Invariant: a foreign site's page cannot read these pages, because browsers send the Origin,
-//! and a foreign Origin is refused.
+//! Invariant: a foreign site's page cannot read these pages, because browsers send the Origin, and
+//! a foreign Origin is refused.
 
 use std::net::IpAddr;
 

@@ -1,10 +1,10 @@
-//! The admin listener's token, which is needed to change anything, to get URLs, and to see the
-//! dashboard from another machine.
+//! The token for the admin listener, which is needed to change anything, to get URLs, and to see
+//! the dashboard from another machine.
 //!
-//! It is in a file that the operator names, and in the request as `Authorization: Bearer …`. Called
-//! by `purge`, `offline`, `views` and, for the dashboard, `access`.
+//! The token is in a file that the operator names; a request sends `Authorization: Bearer …` with
+//! it. Called by `purge`, `offline`, `views` and, for the dashboard, `access`.
 //!
-//! Invariants: a foreign site's page cannot send the token as Bearer: with Authorization,
+//! Invariants: a page of a foreign site cannot send the token as Bearer: with Authorization,
 //! browsers send a preflight request first, and the preflight is refused. A browser in which the
 //! user has entered the token sends it automatically, so callers check `access::is_own_origin`
 //! before they accept `Shown::BearerOrBasic`. The time of a refusal does not reveal the token.

@@ -1,8 +1,8 @@
 //! One end of a TCP stream over a link, sent as literals and references to chunks.
 //!
-//! The parent's end is started by `connect` after a CONNECT that offers chunks, the child's end by
-//! `server/forward_listener`. The codec is `hashcache_wan::chunk`; this module moves the bytes, and
-//! reads and writes extents in the store of this box.
+//! The end at the parent is started by `connect` after a CONNECT that offers chunks, the end at the
+//! child by `server/forward_listener`. The codec is `hashcache_wan::chunk`; this module moves the
+//! bytes, and reads and writes extents in the store of this box.
 //!
 //! Invariants: as for a tunnel, the close of one direction is forwarded for that direction only,
 //! and a broken side resets the other. Bytes from the link are read even while the near end accepts
@@ -213,7 +213,7 @@ struct Carrier {
 /// Content of an extent from the store; `None`: the store does not have it.
 type Lookup = Pin<Box<dyn Future<Output = Option<Vec<u8>>>>>;
 
-/// Tells whether more may arrive from a side.
+/// Read state of a side: more may arrive, or the side has finished.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Open,

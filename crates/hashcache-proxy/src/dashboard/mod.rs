@@ -40,7 +40,7 @@ pub(crate) struct Dashboard {
     streams: AtomicUsize,
 }
 
-/// Tells whether the page can change anything.
+/// The buttons with which the page changes the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buttons {
     Shown,

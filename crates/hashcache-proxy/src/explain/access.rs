@@ -474,7 +474,7 @@ impl<'a> Asking<'a> {
     }
 }
 
-/// Tells if the client is challenged for a login when a rule needs the user.
+/// The challenge for a login when a rule needs the user.
 #[derive(Clone, Copy, Debug)]
 enum Login {
     Asked,

@@ -25,7 +25,7 @@ pub(super) struct StoreView {
     pub(super) need: Need,
 }
 
-/// Tells if a next hop has to answer.
+/// The need for an answer from a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// The proxy itself answers.

@@ -392,8 +392,8 @@ impl Asking {
 }
 
 /// Returns true if a member has passed on an error of the origin. Then the last name in Via is the
-/// member's. The member's own errors have Proxy-Status; a response from another server at that
-/// address has neither.
+/// name of the member. Errors of the member itself have Proxy-Status; a response from another
+/// server at that address has neither.
 fn is_of_origin(hop: &Hop, fields: &HeaderMap) -> bool {
     let Some(member) = hop.member() else {
         return false;

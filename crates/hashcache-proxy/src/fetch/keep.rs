@@ -3,7 +3,7 @@
 //!
 //! Called by `pump` when the new version is stored. The first child is served while the old version
 //! is still stored; for the others the old content is put under the origin and the digest
-//! (`hashcache_store::kept_name`). It is a dictionary only: no request finds it.
+//! (`hashcache_store::kept_name`). The kept copy is a dictionary only: no request finds it.
 //!
 //! Invariant: only content of a stored response is kept, under the digest that was stored with it.
 //! Cost: one read and one put of the content, for each object that has changed, one at a time on a

@@ -46,7 +46,7 @@ pub(crate) struct FetchSpec {
     pub(crate) place: ObjectPlace,
     /// The next hops for the request; `Ok(None)`: not planned yet.
     pub(crate) route: Result<Option<Route>, Failure>,
-    /// Tells whether siblings may answer.
+    /// Permission for siblings to answer.
     pub(crate) siblings: Siblings,
     /// The client's fields as received, without the hop-by-hop fields.
     pub(crate) fields: HeaderMap,
@@ -57,13 +57,13 @@ pub(crate) struct FetchSpec {
     pub(crate) selected: Option<Box<SelectedResponse>>,
     /// Other stored variants: their entity tags are sent, so that upstream can select one of them.
     pub(crate) choices: Option<VariantTable>,
-    /// Tells whether the stored response may be served if upstream sends an error.
+    /// Use of the stored response if upstream sends an error.
     pub(crate) on_error: OnError,
     /// The response stored under this key, even if it is not validated.
     pub(crate) replaces: Option<Hit>,
     pub(crate) extent: Extent,
     pub(crate) informational: Option<Informational>,
-    /// Decides about pinning the connection if the response requires a connection login.
+    /// Pinning of the connection if the response requires a connection login.
     pub(crate) pinning: Pinning,
     pub(crate) cause: Cause,
 }

@@ -47,7 +47,7 @@ pub enum Kind {
     Stale,
     /// A stored response that the origin confirmed.
     Revalidated,
-    /// Another request's fetch.
+    /// The fetch of another request.
     Collapsed,
     /// Another cache.
     Peer,
@@ -289,8 +289,8 @@ impl Counts {
         (self.client_bytes, self.requests)
     }
 
-    /// Returns a line's weight in a full table. Requests count too: a site that only fails has
-    /// no bytes, but must be visible.
+    /// Returns a line's weight in a full table. Requests count too: a site that only fails has no
+    /// bytes, but must be visible.
     fn weight(&self) -> u64 {
         let requests = self.requests.saturating_mul(REQUEST_WEIGHT);
         self.client_bytes.saturating_add(requests)

@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Longest name. A longer name is cut at the start, because the end has the registered domain.
 pub(super) const NAME_BYTES: usize = 55;
 
-/// A site's, user's or client's name.
+/// The name of a site, user or client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Name {
     length: u8,

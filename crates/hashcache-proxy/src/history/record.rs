@@ -179,8 +179,7 @@ fn fitting(lines: &[Lines; By::ALL.len()]) -> [usize; By::ALL.len()] {
     counts
 }
 
-/// Encodes a line: the name's length, the name, and the counts with seven bits per byte
-/// (LEB128).
+/// Encodes a line: the name's length, the name, and the counts with seven bits per byte (LEB128).
 fn line_bytes((name, counts): &(Name, Counts)) -> Vec<u8> {
     let name = name.used();
     let mut line = Vec::with_capacity(LINE_BYTES);

@@ -383,7 +383,7 @@ fn place(hour: Hour) -> u64 {
     u64::from(hour.0 % file::HOURS) * record::RECORD_BYTES as u64
 }
 
-/// Whether the record of `hour` contains `text`.
+/// Returns true if the record of `hour` contains `text`.
 fn contains(path: &Path, hour: Hour, text: &[u8]) -> bool {
     let mut bytes = [0; record::RECORD_BYTES];
     let file = std::fs::File::open(path).unwrap();

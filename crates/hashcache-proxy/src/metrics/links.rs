@@ -14,7 +14,7 @@ use super::table::{AddLine, Figure, Number, Values::Lines, counter, gauge};
 /// Figures for a link.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkFigure {
-    /// The parent's name, or the child's pin.
+    /// The name of the parent, or the pin of the child.
     pub(crate) name: String,
     pub(crate) is_up: bool,
     pub(crate) round_trip: Option<Duration>,

@@ -1,7 +1,7 @@
 //! One row per metric: name, help, kind, labels, value, and path in `/stats`.
 //!
 //! The rows are in `figures`, `peers`, `origins`, `links` and `quotas`. `exposition` makes
-//! `/metrics` and `/stats` from them, so a new metric needs only a row.
+//! `/metrics` and `/stats` from them, so a new metric needs a counter and a row.
 //!
 //! Cost: nothing until a page is requested.
 

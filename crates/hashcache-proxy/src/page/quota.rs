@@ -2,8 +2,8 @@
 //!
 //! Called by `request::own` for `http://proxy/quota` and for `/quota` of the proxy itself.
 //!
-//! Invariant: the page shows only the requesting client's or user's usage. The usage of a limit
-//! with `per = "all"` is shown to all clients.
+//! Invariant: the page shows only the usage of the client or user that requests it. The usage of a
+//! limit with `per = "all"` is shown to all clients.
 
 use std::fmt::Write as _;
 

@@ -2,8 +2,8 @@
 //!
 //! Run by `server` on the main thread; hands queries to `answer` and replies to `queries`.
 //!
-//! Invariants: datagrams from addresses that are not a peer's are not even parsed. No peer gets
-//! more than [`RATE_MAX`] replies a second. Memory does not grow with the number of datagrams.
+//! Invariants: a datagram is parsed only if it is from the address of a peer. No peer gets more
+//! than [`RATE_MAX`] replies a second. Memory does not grow with the number of datagrams.
 
 use std::collections::HashMap;
 use std::io;
@@ -156,8 +156,8 @@ fn reply(queries: &Queries, peer: &Peer, query: Query<'_>, (to, answer): (Socket
     }
 }
 
-/// Messages from each address in the current second. Only addresses of peers are counted,
-/// so there are few.
+/// Messages from each address in the current second. Only addresses of peers are counted, so there
+/// are few.
 #[derive(Debug)]
 pub(super) struct Rates {
     per_second: u32,

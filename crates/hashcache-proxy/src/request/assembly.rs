@@ -85,7 +85,7 @@ enum CurrentSource {
 /// Content that a fetch delivers.
 struct Arrival {
     follower: Follower,
-    /// Time limit; `None`: it is this response's own fetch.
+    /// Time limit; `None`: this response has started the fetch.
     patience: Option<Patience>,
     /// Reason for claiming the bytes when they are late.
     late: Lack,
@@ -121,7 +121,7 @@ impl From<NoRange> for Unprepared {
     }
 }
 
-/// Tells whether missing bytes may be fetched from upstream.
+/// Permission to fetch missing bytes from upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MayAsk {
     Yes,
@@ -252,7 +252,8 @@ impl Assembly {
         Err(Unprepared::VersionLost)
     }
 
-    /// Waits for the head of a fetch; `None`: the fetch is another request's, and late.
+    /// Waits for the head of a fetch; `None`: another request has started the fetch, and the head
+    /// is late.
     async fn answered(&self, awaited: &mut AwaitedRange, how: Prepared) -> Option<RangeStage> {
         let patience = awaited.patience().filter(|_| how == Prepared::Joined);
         match patience {

@@ -64,7 +64,7 @@ impl Payment {
             is_refused.store(taken.is_none(), Ordering::Relaxed);
             taken.map(|taken| Arc::new(taken) as Paid)
         };
-        // The engine's reads are already within the engine's budget.
+        // Reads by the engine are already within the budget of the engine.
         let allowance = allowance.clone();
         let pages = move |bytes| {
             let taken = allowance.reserve(bytes);
@@ -451,7 +451,7 @@ impl Body {
         Self::of(BodySource::Slowed(Box::new(slowed)), None)
     }
 
-    /// Tells whether the content is fetched from an origin while it is sent.
+    /// Returns the source of the content: the store, or an origin while the content is sent.
     fn comes_from(&self) -> ContentFrom {
         match &self.source {
             BodySource::Memory(_) | BodySource::Stored(_) | BodySource::Digest(_) => {

@@ -1,4 +1,4 @@
-//! Follows another request's fetch.
+//! Follows the fetch of another request.
 //!
 //! Called by `miss` and `range_miss` when a leader's response may be shared.
 //!
@@ -26,7 +26,7 @@ use crate::access_log::Outcome;
 /// bytes.
 const PART_AHEAD: u64 = 4 << 20;
 
-/// Follows another request's fetch, if that response answers this request too.
+/// Follows the fetch of another request, if the response to it answers this request too.
 ///
 /// `since` is the time from which on this request has waited.
 pub(super) fn follow(

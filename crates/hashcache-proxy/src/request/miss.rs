@@ -1,4 +1,5 @@
-//! Requests that no stored response answers: they follow another request's fetch, or start a fetch.
+//! Requests that no stored response answers: they follow the fetch of another request, or start a
+//! fetch.
 //!
 //! Called by the loop in `request`; `validate` fetches with the same functions. [`fetched`] turns
 //! the result of a fetch into the next step.
@@ -27,7 +28,7 @@ use crate::access_log::Outcome;
 use crate::fetch::{self, Cause, Extent, FetchTask, Fetched, SelectedResponse};
 use crate::metrics::Limit;
 
-/// Follows another request's fetch, or returns the fetch to start.
+/// Follows the fetch of another request, or returns the fetch to start.
 ///
 /// # Errors
 /// Only stored responses are wanted; or the fetch that it waited for has failed, as its own would.

@@ -155,7 +155,7 @@ pub(super) fn is_pac(target: &Target) -> bool {
     matches!(target.path(), "/proxy.pac" | "/wpad.dat")
 }
 
-/// The proxy's address on the client's connection.
+/// The address of the proxy on the client connection.
 fn local(connection: &Connection) -> Authority {
     Authority::from(connection.local)
 }

@@ -179,7 +179,8 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
 ///
 /// # Errors
 /// The connection of a handshake is closed, and the request has the next message of the handshake.
-/// It means nothing on another connection, so it is not sent, and the client starts again.
+/// That message is valid only on the closed connection, so the request is not sent, and the client
+/// starts the login again.
 fn route_of_login(
     connection: &Connection,
     turn: &Turn,

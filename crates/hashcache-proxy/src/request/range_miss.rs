@@ -59,10 +59,10 @@ pub(super) fn around(request: &ClientRequest, facts: &RequestFacts) -> Option<He
     HeaderValue::try_from(range).ok()
 }
 
-/// Follows another request's fetch for the range, or returns the fetch to start.
+/// Follows the fetch of another request for the range, or returns the fetch to start.
 ///
 /// # Errors
-/// The fetch that it waited for has failed, as its own would.
+/// The fetch that this request waited for has failed, as a new fetch would.
 pub(super) async fn miss(
     transaction: &mut Transaction<'_>,
     place: ObjectPlace,
@@ -74,7 +74,7 @@ pub(super) async fn miss(
     let (follower, succession) = match collapse.under_way(&place.name) {
         Some(follower) => (follower, Succession::Never),
         None => {
-            // No URL contains a zero byte, so this key cannot be another object's.
+            // No URL contains a zero byte, so no other object can have this key.
             let ranges_key = [&place.name[..], &[0]].concat().into();
             match collapse.join(&ranges_key, transaction.requester(), Instant::now()) {
                 Role::Leader(leader) => return Ok(leading(leader, place, reason, range)),

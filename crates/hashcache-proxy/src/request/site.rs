@@ -327,7 +327,7 @@ fn redirect(target: &Target) -> Answer {
     Ok(response)
 }
 
-/// The operator's error page in place of the proxy's own page.
+/// The error page from the operator in place of the page from the proxy.
 fn error_page(connection: &Connection, failure: &Failure, page: &Bytes) -> Response<Body> {
     let mut response = own::text(failure.status(), page.clone());
     let fields: &mut HeaderMap = response.headers_mut();

@@ -509,7 +509,7 @@ enum NotTold {
     Broken(io::Error),
 }
 
-/// The client's address and the listener's protocol.
+/// The address of the client and the protocol of the listener.
 struct ClientAddr {
     client: SocketAddr,
     speaks: Speaks,

@@ -6,7 +6,7 @@
 //! Invariants: the thread stops after the cores, so a core that stops does not close the link for
 //! the other cores. After a failed attempt the thread waits, longer each time, but less while
 //! requests need the link. A connection that takes no more requests is replaced at once; open
-//! requests go on.
+//! requests continue.
 //! Cost: a thread; nothing without such parents.
 
 use std::collections::HashMap;

@@ -39,7 +39,7 @@ pub(super) async fn load(
     beside(move || Lists::load(&settings, &cache, &known)).await
 }
 
-/// Runs `read` on its own thread, which goes on even if the caller stops waiting.
+/// Runs `read` on a separate thread. If the caller stops waiting, the thread still finishes.
 async fn beside<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = oneshot::channel();
     let thread = std::thread::Builder::new().name("lists".to_owned());

@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(heard(&supervisor), 10);
         second.abort();
         pass().await;
-        // Its last answer may have been in time.
+        // The last answer of the second core may have been in time.
         assert!(heard(&supervisor) <= 1);
         pass().await;
         assert_eq!(heard(&supervisor), 0);

@@ -2,7 +2,7 @@
 //!
 //! Called before a response is encoded (while there is no room, the response is served unencoded),
 //! and before each further piece, which waits. The budget counts bytes and not time, so it needs no
-//! clock but the event loop's, and tests are deterministic.
+//! clock but the clock of the event loop, and tests are deterministic.
 //!
 //! Invariant: over any longer time at most [`CLIENT_RATE`] bytes a second are encoded for a client,
 //! and at most [`CORE_RATE`] for all clients together: about a quarter and three quarters of a slow

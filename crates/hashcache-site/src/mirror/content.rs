@@ -1,6 +1,6 @@
 //! Response content on its way to a client, decoded and with rewritten links.
 //!
-//! Made by the proxy's `request/mirrored`, read by the response body.
+//! Made by `request/mirrored` in the proxy, read by the response body.
 //!
 //! Invariants: incomplete content from the origin also leads to an error here. Content that is not
 //! JSON or HTML passes unchanged. Content that does not match the declared coding is an error,

@@ -12,7 +12,7 @@
 //! | Range, If-Range, If-Modified-Since | none | `Accept-Ranges: none` |
 //! | Location | | rewritten, in every response of a mirror |
 //!
-//! Called by the proxy's `request/mirrored`. Invariant: a client gets a 304 only if its copy was
+//! Called by `request/mirrored` in the proxy. Invariant: a client gets a 304 only if its copy was
 //! made from the same response in the same way.
 
 use hashcache_base::failure::Failure;
@@ -112,8 +112,8 @@ pub fn translate_conditions(links: &Links, request: &mut HeaderMap) {
         }
         for opaque in opaque_tags(line.as_bytes()) {
             if let Some(original) = opaque.strip_suffix(suffix.as_bytes()) {
-                // It is no longer known if the original tag was weak, and some origins compare
-                // bytes.
+                // The rewritten tag does not show if the original tag was weak, and some origins
+                // compare the bytes of the tags, so both forms are sent.
                 add(&[b"\"", original, b"\""].concat());
                 add(&[b"W/\"", original, b"\""].concat());
             }

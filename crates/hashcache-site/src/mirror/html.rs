@@ -220,7 +220,7 @@ fn href(tag: &[u8]) -> Option<AttributeValue> {
         at = past(at, &|byte| is_space(byte) || *byte == b'/');
         let name_start = at;
         at = past(at, &|byte| !is_space(byte) && !b"=/>".contains(byte));
-        // A lone `=` would be found again and again.
+        // A lone `=` would be found at the same place each time.
         at = at.max(name_start + usize::from(tag.get(name_start) == Some(&b'=')));
         let name = tag.get(name_start..at)?;
         if name.is_empty() {

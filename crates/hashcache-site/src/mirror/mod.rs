@@ -11,7 +11,7 @@
 //!                 Links: our name for a target ◀── json, html ◀── content ◀┘
 //! ```
 //!
-//! Called by the proxy's `request/mirrored`; knows no connection and no store.
+//! Called by `request/mirrored` in the proxy; knows no connection and no store.
 //!
 //! Invariant: only resources below a base, or below a place for files that the operator has listed
 //! for it, are ever fetched; no part of a client's URL or of a response can name others. The host
@@ -43,6 +43,10 @@ pub use links::Links;
 pub use setup::Setup;
 
 /// The protocol of a registry, which decides about rewriting.
+///
+/// A new kind is a variant here, with its rows in `ALL`, `has_files`, `route` and `place`; the
+/// cases in `setup`, `content`, `fields` and `json`; the name of its client in the proxy's `page`;
+/// and a row in `docs/operate/mirrors.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MirrorKind {
     /// A Python package index with the simple API, HTML or JSON.

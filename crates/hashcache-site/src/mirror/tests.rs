@@ -175,7 +175,7 @@ fn links_to_resources_of_the_mirror_become_ours_and_no_others() {
         let renamed = renamed.map(|place| format!("http://box:3128/mirror/{place}"));
         assert_eq!(links(&pypi(), page).rename(link), renamed, "{link}");
     }
-    // It would be relative to us.
+    // Such a link would be relative to the mirror.
     for (link, target) in [
         ("//evil.test/f#x", "https://evil.test/f#x"),
         ("../../other/f.whl", "https://index.test/other/f.whl"),

@@ -1,6 +1,6 @@
-//! A follower: a request that waits for another request's fetch of the same key.
+//! A follower: a request that waits for the fetch of another request for the same key.
 //!
-//! The proxy's `request` gets a [`Follower`] from `Collapse::join` and waits for a leader's
+//! `request` in the proxy gets a [`Follower`] from `Collapse::join` and waits for a leader's
 //! outcome. If the leader is slow, a follower becomes a second leader and the other followers keep
 //! waiting for either leader. If all of them fetched, an origin that slows down under load would
 //! get the whole crowd at the worst moment.
@@ -61,7 +61,7 @@ pub enum AtEnd {
     Fail,
 }
 
-/// Tells if a follower may become the next leader.
+/// Permission for a follower to become the next leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Succession {
     /// The follower may become the next leader.

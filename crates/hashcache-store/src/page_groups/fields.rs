@@ -1,6 +1,6 @@
 //! The request and response fields that distinguish pages from parts and name the page of a part.
 //!
-//! Called by `page_groups`, and by the proxy's `request` to find the objects that a parent names.
+//! Called by `page_groups`, and by `request` in the proxy to find the objects that a parent names.
 //! Cost: reads three fields; a Referer is parsed only if the page matters.
 
 use hashcache_http::Target;

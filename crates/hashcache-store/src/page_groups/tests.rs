@@ -29,7 +29,7 @@ impl Browser {
         self.get(client, (url, referer), accept, kind, at_ms)
     }
 
-    /// The same with any request field.
+    /// As above, with any request field.
     fn get(
         &self,
         client: &str,
@@ -41,7 +41,7 @@ impl Browser {
         self.get_slowly(client, urls, field, kind, (at_ms, at_ms))
     }
 
-    /// The same with a response that arrives later than the request.
+    /// As above, with a response that arrives later than the request.
     fn get_slowly(
         &self,
         client: &str,
@@ -101,7 +101,7 @@ fn what_is_asked_for_without_a_page_is_one_whatever_its_type() {
     let data = browser.group(CLIENT, "http://a/d", "", "application/octet-stream", 0);
     let image = browser.group(CLIENT, "http://a/i", "http://a/d", "image/png", 0);
     assert!(data != 0 && image == data);
-    // It does not become the page that other origins' objects belong to.
+    // It does not become the page of objects at other origins.
     let page = browser.group(CLIENT, "http://a/p", "", "text/html", 0);
     browser.group(CLIENT, "http://a/e", "", "application/octet-stream", 0);
     let cross = browser.group(CLIENT, "http://cdn/i", "http://a/", "image/png", 100);
@@ -274,7 +274,7 @@ fn what_a_style_sheet_or_a_script_names_belongs_to_the_page_as_long_as_the_page_
         assert_eq!(groups, [page; 4], "{field:?} {kind}");
         let late = browser.group(CLIENT, "http://cdn/late", second, "font/woff", 5_900);
         assert!(late != 0 && late != page);
-        // What was noted for the earlier visit does not hold for a later one.
+        // A note about the earlier visit does not hold for a later visit.
         browser.group(CLIENT, "http://a/p", "", "text/html", 20_000);
         let font = browser.group(CLIENT, "http://cdn/font", second, "font/woff", 20_100);
         assert_eq!(font, late);

@@ -102,8 +102,8 @@ impl Unsettled {
         }
     }
 
-    /// Waits until `client` has fewer than [`PER_CLIENT`] invalidations under way, for
-    /// [`TURN_MAX`] at most.
+    /// Waits until `client` has fewer than [`PER_CLIENT`] invalidations under way, for [`TURN_MAX`]
+    /// at most.
     pub(super) async fn turn(&self, client: Network) {
         let Some(place) = Place::take(self, client) else {
             return;

@@ -30,7 +30,7 @@ pub(super) enum TableAnswer {
 pub(super) struct Table {
     names: HashMap<Box<str>, NameEntry>,
     capacity: usize,
-    /// Counts `find` calls; the copies in the entries order the names by last use.
+    /// Number of `find` calls; the copies in the entries order the names by last use.
     asked: u64,
 }
 
@@ -314,7 +314,7 @@ mod tests {
             table.find("a.test", now),
             TableAnswer::UnderWay { stale: None, .. }
         ));
-        // Its task is alive, so clearing must not affect it.
+        // The task of the lookup is alive, so clearing must not remove the entry.
         table.clear_pending("a.test");
         assert!(!table.begin("a.test", pending, now));
         drop(sender);

@@ -552,8 +552,8 @@ impl Dialogue<'_> {
     }
 }
 
-/// Returns true if some servers would take an MDTM of this path as a command to change a file's
-/// time.
+/// Returns true if some servers would take an MDTM of this path as a command to change the time of
+/// a file.
 fn sets_time(path: &[u8]) -> bool {
     path.len() > 14 && path[..8].iter().all(u8::is_ascii_digit) && path.contains(&b' ')
 }

@@ -290,7 +290,7 @@ mod tests {
         let had_room = (0..100).filter(|_| answered(&one)).count();
         assert_eq!(had_room, (4 << 20) / (80 << 10));
         assert!(answered(&other));
-        // What is kept when the response is over is the pool's.
+        // Memory that is kept when the response is over belongs to the pool.
         stuck[0].leave_share();
         assert!(stuck[0].extra_bytes() > 0);
         let mut memory = ReadMemory::narrow(&cache, Scheme::Http, None).unwrap();

@@ -328,8 +328,7 @@ const SHARED_HEAD_MAX: usize = 4 << 10;
 /// The names `:method`, `:scheme`, `:authority` and `:path`, and `https`. The authority is counted
 /// as Host.
 const PSEUDO_FIELDS_BYTES: usize = 7 + 7 + 10 + 5 + 5 + 4 * FIELD_BYTES;
-/// Maximum number of endpoints remembered for a property; if full, the client with the most
-/// endpoints loses the older half of them.
+/// Maximum number of endpoints remembered for a property.
 const ENDPOINTS_MAX: usize = 4096;
 /// Time for which requests to an origin have no Expect after it sent no 100. The origin may only
 /// have been slow, and a client saves all content if the origin refuses it unread.

@@ -30,7 +30,7 @@ use crate::{AbsoluteForm, ResponseBody, SendOptions, Wanted};
 /// How many streams the parents allow.
 const STREAMS: u32 = 300;
 
-/// What a parent answers to one path.
+/// The response of a parent to one path.
 enum Answers {
     Text,
     /// Content that never ends.
@@ -44,7 +44,7 @@ enum Answers {
     Frames(Damage),
 }
 
-/// What is wrong with frames.
+/// The damage to frames.
 #[derive(Clone, Copy)]
 enum Damage {
     None,

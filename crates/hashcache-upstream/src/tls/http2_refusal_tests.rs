@@ -16,7 +16,7 @@ use super::tests::{ServerStream, locally, trusted_origin};
 use super::*;
 use crate::{Endpoint, RequestBody, SendFailure, SendOptions, Upstream};
 
-/// What an origin does on one connection.
+/// A step of an origin on one connection.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Waits until this many requests have arrived with all of their content.
@@ -54,7 +54,7 @@ struct Arrived {
     stream: u32,
     content: Vec<u8>,
     is_whole: bool,
-    /// Whether SETTINGS had been sent before.
+    /// True if SETTINGS had been sent before.
     has_settings: bool,
 }
 

@@ -83,7 +83,7 @@ fn endpoint(port: u16) -> Endpoint {
     }
 }
 
-/// What an origin does at the end of its answer.
+/// The action of an origin at the end of its answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Close {
     /// Says that it is the end.

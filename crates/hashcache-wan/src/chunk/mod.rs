@@ -191,7 +191,7 @@ pub enum Event<'a> {
     Finished,
 }
 
-/// Tells if a connection's near end takes content.
+/// State of the near end of a connection: it takes content, or it is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Near {
     /// [`Stream::next`] may give content.

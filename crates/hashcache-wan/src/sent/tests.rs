@@ -1,4 +1,4 @@
-//! What is found, what never is, and how much memory it takes.
+//! Which objects are found, which never are, and how much memory the table takes.
 
 use super::*;
 use crate::sketch::Sketcher;

@@ -302,7 +302,7 @@ fn small_blocks_and_questions_have_bounds() {
     let mut near = End::new();
     let (link, typed) = type_until_full(&mut near);
     assert_eq!(typed, 1024);
-    // An honest receiver lets it go on.
+    // After an honest receiver has answered, the near end continues.
     let mut far = End::new();
     let back = far.take(&link, &known, &mut Memory::new()).unwrap();
     near.take(&back, &known, &mut Memory::new()).unwrap();

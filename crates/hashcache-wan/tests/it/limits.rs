@@ -25,7 +25,7 @@ fn block(kind: u8, data: &[u8]) -> Vec<u8> {
     [&[kind], &length[..3], data, &[0; 8]].concat()
 }
 
-/// What the receiver says to `frames` when it offered a dictionary of 1 MB.
+/// The reason why the receiver refuses `frames` after it has offered a dictionary of 1 MB.
 fn refusal(frames: &[u8]) -> Reason {
     let mut decoder = Decoder::new(Offer {
         offered: Some(1_000_000),

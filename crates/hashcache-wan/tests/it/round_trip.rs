@@ -1,4 +1,4 @@
-//! What was sent is what is received, for any content, dictionary and cut.
+//! The received content equals the sent content, for any content, dictionary and cut.
 
 use hashcache_wan::decode::{Decoder, Event, Offer};
 use hashcache_wan::digest::Digest;

@@ -65,7 +65,7 @@ pub fn encode(head: Head, content: &[u8], old: Option<&[u8]>, piece: usize) -> V
     frames
 }
 
-/// What a receiver was given, and how it ended.
+/// The content that a receiver got, and how the transfer ended.
 pub struct Received {
     pub content: Vec<u8>,
     pub end: Result<(), Reason>,

@@ -6,10 +6,10 @@
 //! WINDOW_UPDATE, CONTINUATION, empty DATA) is paid for from [`Budget`], which grows with time and
 //! with the bytes sent to the client. Cost: nine bytes examined per frame, one copy of the input.
 //!
-//! A child's link must not be closed when the child's share is full, because it has the requests of
-//! many users. Therefore the memory that the child's frames can occupy is bounded and reserved
-//! before the link is served ([`link_bytes`]), and heads on a link are not registered as unfinished
-//! heads, because those may be evicted.
+//! The link of a child must not be closed when the share of the child is full, because the link has
+//! the requests of many users. Therefore the memory that the child's frames can occupy is bounded
+//! and reserved before the link is served ([`link_bytes`]), and heads on a link are not registered
+//! as unfinished heads, because those may be evicted.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
@@ -140,7 +140,7 @@ struct H2Tables {
     memory: RefCell<Option<ShareReservation>>,
 }
 
-/// A stream's entry in h2, held by the stream's task and by its unsent content.
+/// The entry of a stream in h2, held by the task of the stream and by the unsent content.
 #[derive(Debug, Default)]
 pub(super) struct StreamEntry(Arc<AtomicUsize>);
 
@@ -228,7 +228,7 @@ impl Flow {
     }
 
     /// Reserves `bytes` for a stream from `allowance`; `None` if no memory is available. A client
-    /// that retries again and again is charged as for other frames that cost it nothing.
+    /// that keeps retrying is charged as for other frames that cost it nothing.
     pub(super) fn pay(
         &self,
         allowance: Option<&Allowance>,

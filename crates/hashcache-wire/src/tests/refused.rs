@@ -349,7 +349,7 @@ async fn what_is_said_twice_in_one_way_is_passed_on_once() {
             "{expected}: {output}"
         );
         if output.starts_with("HTTP/1.0") {
-            // It closes the connection.
+            // The server closes the connection.
             continue;
         }
         assert_eq!(statuses(&output).len(), 2, "{output}");

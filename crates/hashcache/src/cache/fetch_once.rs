@@ -225,7 +225,7 @@ where
     /// Blocks until the answer is available.
     ///
     /// # Errors
-    /// If the fetch failed, either this caller's fetch or the leader's.
+    /// The fetch failed: the fetch by this caller, or the fetch by the leader.
     pub fn wait(mut self) -> Result<Answer, FetchError> {
         read::wait(|context| Pin::new(&mut self).poll(context))
     }

@@ -507,7 +507,8 @@ impl Cache {
         roomy.then(|| self.reserve_bulk(bytes)).flatten()
     }
 
-    /// Tells if the store is in use. A store that has lost only some of its devices is.
+    /// Returns the state of the store. A store that has lost only some of its devices is in
+    /// service.
     pub fn health(&self) -> Health {
         let stripes = || self.inner.stripes.iter().map(|stripe| stripe.health());
         match stripes().find(|it| *it == Health::Recovering) {

@@ -199,7 +199,8 @@ impl Hit {
         true
     }
 
-    /// Tells if memory knows that a span is stored or missing, when content up to `stop` is wanted.
+    /// Returns whether memory knows that a span is stored or missing, if content up to `stop` is
+    /// wanted.
     fn span_hint(&self, span: u32, stop: u64) -> Hint {
         match span {
             0 if stop <= self.head.content_bytes() as u64 => Hint::Stored,

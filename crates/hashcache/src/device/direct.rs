@@ -2,9 +2,9 @@
 //!
 //! Called by `file`, once per open.
 //!
-//! Invariant: the alignment is large enough everywhere in the file. It is never probed in space
-//! that was allocated and not written yet: there, ext4 and XFS answer a read with zeros at any
-//! alignment, and refuse the same read once there are data.
+//! Invariant: the alignment is large enough everywhere in the file. The alignment is never probed
+//! in space that was allocated and not written yet: there, ext4 and XFS answer a read with zeros at
+//! any alignment, and refuse the same read once there are data.
 //! Cost: one system call if the kernel reports the alignment; otherwise at most five reads, and a
 //! write of 4 KiB if nothing was written yet.
 

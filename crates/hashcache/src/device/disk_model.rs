@@ -65,9 +65,9 @@ impl DiskModel {
         Some(model)
     }
 
-    /// The same disk if the accesses are spread over all of it, even if their offsets are near each
-    /// other: every seek takes the mean time. Lets a small store stand for a store that fills the
-    /// disk.
+    /// Returns the model of this disk with accesses spread over all of it, even if their offsets
+    /// are near each other: every seek takes the mean time. Lets a small store stand for a store
+    /// that fills the disk.
     pub fn spread(self) -> Self {
         Self {
             settle_ns: self.average_seek_ns,

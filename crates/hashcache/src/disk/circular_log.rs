@@ -2,10 +2,10 @@
 //! moves the head.
 //!
 //! The log is a ring of segments. Each segment is written once a lap, in batches. A segment is
-//! opened with a *stamp* that was never used before; every record in the segment contains the
-//! stamp under the MAC. So a record is genuine only if it was written in the lap that the index
-//! means, and no place is ever written twice under the same stamp, not even after a crash (the next
-//! open starts a new segment).
+//! opened with a *stamp* that was never used before; every record in the segment contains the stamp
+//! under the MAC. So a record is genuine only if it was written in the lap that the index means,
+//! and no place is ever written twice under the same stamp, not even after a crash (the next open
+//! starts a new segment).
 //!
 //! [`LogMap`] is shared with readers, [`LogWriter`] belongs to `writer`.
 //!

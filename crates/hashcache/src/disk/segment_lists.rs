@@ -42,7 +42,7 @@ impl ListMemory {
     }
 }
 
-/// What follows a piece.
+/// What follows a piece of the lists: more lists, or the reason why they end here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PieceEnd {
     /// More lists.

@@ -320,9 +320,9 @@ impl Open {
     pub(super) fn append(&mut self, bytes: &[u8]) -> Bytes {
         assert!(bytes.len() <= self.room());
         let at = self.slab.offset() + self.filled;
-        // SAFETY: `at..at + len` is within this slab, hence within the mapping; no slice covers
-        // it yet because slices are made below only for bytes under `filled`, and `&mut self` is
-        // the only handle that can append.
+        // SAFETY: `at..at + len` is within this slab, hence within the mapping; no slice covers it
+        // yet because slices are made below only for bytes under `filled`, and `&mut self` is the
+        // only handle that can append.
         unsafe {
             let to = self.slab.arena.base.as_ptr().add(at);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());

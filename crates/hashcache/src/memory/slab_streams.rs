@@ -113,7 +113,8 @@ struct FullSlab {
     age: u64,
 }
 
-/// Tells if a slab stays for another round when more than half of the records in it were requested.
+/// The second chance of a slab: if more than half of the records in it were requested, the slab
+/// stays for another round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecondChance {
     Given,

@@ -217,8 +217,8 @@ impl Design {
         }
     }
 
-    /// Probability that a name that is not stored matches an entry's tag, which costs a read in
-    /// vain. A tag is never 0, because 0 marks an empty entry.
+    /// Probability that a name that is not stored matches an entry's tag, which costs a useless
+    /// read. A tag is never 0, because 0 marks an empty entry.
     pub fn false_reads(&self) -> f64 {
         let entries = match self.rows {
             Rows::One => self.ways,

@@ -374,7 +374,7 @@ impl LogLru {
     fn save_row(&mut self, row: u32, old: Option<&[u8]>, out: &mut Vec<u8>) {
         let mut entries = self.row(row);
         for way in 0..WAYS {
-            // It may have been forgotten together with another entry.
+            // The entry may have been forgotten together with another entry.
             if entries[way].tag == 0 {
                 continue;
             }

@@ -53,7 +53,7 @@ pub(crate) struct DevicePath {
     pub(crate) access: Access,
 }
 
-/// Tells if a file or block device is locked while it is open.
+/// Lock on a file or block device while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Locked: no other process may have it open.
@@ -191,8 +191,8 @@ pub(crate) fn front(device: &dyn Device) -> io::Result<FoundSuperblock> {
     })
 }
 
-/// Tells for each superblock copy if it does not verify. A copy that was never written is no
-/// damage: when a store is created, only the first copy is written.
+/// Returns for each superblock copy whether it is damaged, so that it does not verify. A copy that
+/// was never written is no damage: when a store is created, only the first copy is written.
 pub(crate) fn superblocks_damaged(device: &dyn Device, superblock: &Superblock) -> [bool; 2] {
     [0, 1].map(|n: u64| {
         let mut bytes = AlignedBuf::zeroed(SUPERBLOCK_BYTES);
@@ -475,8 +475,8 @@ pub(crate) struct PreGrowth {
 
 /// Builds the stripe from which a grown device is recovered.
 ///
-/// It shares the queue with `grown`, the stripe that serves: if that queue is closed, recovery
-/// stops.
+/// The new stripe shares the queue with `grown`, the stripe that serves: if that queue is closed,
+/// recovery stops.
 pub(crate) fn pre_growth(
     config: &Config,
     opened: &Opened,

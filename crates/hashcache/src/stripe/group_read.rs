@@ -381,9 +381,9 @@ impl Stripe {
     /// Returns true if the record at `at` may be the newest record of `key`, as far as memory
     /// knows. A position on disk gives true if `may_read`.
     ///
-    /// It is enough that the newest entry names the window of `at`: if the record were dead, there
-    /// would be an entry for a newer window (`policy/log`). This also holds if the entry was made
-    /// for another name.
+    /// If the newest entry names the window of `at`, no further check is needed: if the record were
+    /// dead, there would be an entry for a newer window (`policy/log`). This also holds if the
+    /// entry was made for another name.
     fn may_be_newest(&self, key: KeyHash, at: LogPos, may_read: bool) -> bool {
         let shard = self.view(key);
         let located = self.locate(&shard, key);

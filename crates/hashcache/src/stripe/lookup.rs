@@ -101,7 +101,7 @@ impl Drop for Deferred {
     }
 }
 
-/// Tells if a lookup may wait for a run that another lookup is reading.
+/// Permission to wait for a run that another lookup is reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JoinRuns {
     Yes,

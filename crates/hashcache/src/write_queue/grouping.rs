@@ -46,7 +46,7 @@ pub(super) struct WaitingRecord {
     /// 0: none.
     pub(super) group: u64,
     pub(super) kind: Kind,
-    /// The same for all records of an object.
+    /// Equal in all records of an object.
     pub(super) version: Version,
     /// Content bytes of the object, if the record contains them.
     pub(super) total: Option<u64>,

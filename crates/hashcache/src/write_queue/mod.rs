@@ -121,7 +121,7 @@ struct QueueState {
     closing_since: Option<Duration>,
     /// True if removes without room have hidden key ranges before recovery was over.
     hid_in_recovery: bool,
-    /// Tells if recovery stops because the store was closed, once that is decided.
+    /// `Some(true)` if recovery stops because the store was closed; `None` until that is decided.
     stops_recovery: Option<bool>,
     /// The device failed: only removes stay in the queue; other devices make them durable.
     leaving: bool,

@@ -34,7 +34,7 @@ pub(crate) fn names_max(budget_bytes: u64, devices: u64) -> usize {
     usize::try_from(most).unwrap_or(usize::MAX).max(2 * ALWAYS)
 }
 
-/// Tells if a caller may wait for a remove.
+/// Presence of a caller that waits for a remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// A caller waits, or may wait.

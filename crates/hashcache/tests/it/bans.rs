@@ -27,7 +27,7 @@ fn round_of(cache: &Cache, n: u64) -> Option<u64> {
     get(cache, &name(n)).map(|value| value.put / 1_000)
 }
 
-/// What a ban of the tests takes.
+/// Returns true if a ban of the tests matches an object.
 fn matches(ban: usize, n: u64) -> bool {
     match ban {
         0 => n.is_multiple_of(4),
@@ -205,7 +205,7 @@ fn what_a_soft_rule_matches_is_stale_until_it_is_confirmed_or_replaced() {
             .unwrap();
         let stale = |cache: &Cache, n| cache.get(&name(n)).wait().unwrap().is_made_stale();
         assert!(stale(&cache, 0) && !stale(&cache, 1));
-        // What was asked before the ban does not know of it.
+        // A hit from before the ban does not know of the ban.
         let hit = cache.get(&name(0)).wait().unwrap();
         let metadata = Value::parse(hit.metadata()).metadata();
         let confirm = |at| cache.confirm_metadata(&name(0), hit.version(), at, metadata.clone());

@@ -138,7 +138,7 @@ fn a_block_device_and_a_file_keep_a_store_between_them() {
     let cache = Cache::open(config).unwrap();
     assert!(all_there(&cache, &values));
     cache.close();
-    // The same file twice is one too many.
+    // A file that is named twice is refused.
     let twice = Config {
         paths: vec![directory.path().join("file"); 2],
         ..disk.store(32 * MIB)

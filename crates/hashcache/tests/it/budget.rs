@@ -41,7 +41,7 @@ fn puts_are_refused_while_the_disk_is_behind_and_taken_again_afterwards() {
         let stats = cache.stats();
         assert!(stats.memory_used_bytes <= stats.memory_limit_bytes);
         assert!(stats.puts_refused > 0);
-        // What was accepted is served from memory, removes and lookups go on.
+        // Accepted objects are served from memory; removes and lookups continue.
         for value in &accepted {
             assert_eq!(
                 get(&cache, format!("{}", value.put).as_bytes()),
@@ -240,7 +240,7 @@ fn names_apart(device: Overlay, open: impl Fn(Arc<dyn Device>) -> Cache) -> Vec<
         assert!(cache.flush().wait());
     }
     cache.close();
-    // What was put out does not answer from memory any more.
+    // Evicted objects do not answer from memory any more.
     let cache = open(device);
     let is_stored = |name: &u8| get(&cache, &[*name]).is_some();
     let names: Vec<u8> = (0..12).filter(is_stored).collect();

@@ -21,7 +21,7 @@ fn name(n: usize) -> Vec<u8> {
     format!("http://example.org/{n}").into_bytes()
 }
 
-/// What is known of a name.
+/// The puts that are known for a name.
 #[derive(Default)]
 struct Known {
     /// All values that were ever put.
@@ -109,7 +109,7 @@ impl Attack {
         let devices: Vec<_> = present.iter().map(joint).collect();
         let alive = || left.load(Ordering::Acquire) > 0;
         let cache = self.open(&devices);
-        // What did not arrive in earlier runs never will.
+        // Writes that did not arrive in earlier runs never will.
         self.names.iter_mut().for_each(|it| it.last = it.oldest);
         if alive() {
             self.last_run.clone_from(&present);

@@ -1,4 +1,4 @@
-//! What each call costs the device: every cell of the table in `policy/mod.rs`, counted.
+//! The cost of each call for the device: every cell of the table in `policy/mod.rs`, counted.
 
 use std::sync::Arc;
 

@@ -59,7 +59,7 @@ enum Op {
 /// One step of the workload: the name it is for, and what is done.
 type Step = (usize, Op);
 
-/// What happened to a name, and between which writes of the device.
+/// An event for a name, and the writes of the device between which it happened.
 #[derive(Clone, Copy, Debug)]
 struct Event {
     what: Happened,
@@ -266,7 +266,7 @@ fn verify(
     found
 }
 
-/// Whether what happened behind `before` takes `value` away.
+/// Returns true if `what`, which happened after `before`, takes `value` away.
 fn takes(before: &[Event], what: Happened, value: Value) -> bool {
     let Happened::Purged(label) = what else {
         return matches!(what, Happened::Removed);
@@ -330,7 +330,7 @@ fn reopen(
     drop(cache);
     let cache = open(quiet(again, policy));
     verify(&cache, history, arrived, void, what);
-    // What is put now is found, whatever the crash left behind.
+    // An object that is put now is found, whatever the crash left behind.
     let value = Value::new(1 << 40, 70_000);
     value.store(&cache, b"new").unwrap();
     assert!(cache.flush().wait());

@@ -127,7 +127,8 @@ fn a_device_that_returns_answers_nothing_that_was_replaced_or_removed() {
             };
             assert_eq!(Some(put), right, "{policy:?}, name {n}");
         }
-        // It takes part again: what is put to it stays, even if it leaves and joins once more.
+        // The device takes part again: objects that are put to it stay, even if it leaves and joins
+        // once more.
         (0..NAMES).for_each(|n| put(&cache, n, 2 * NAMES + n));
         let there = found(&cache, NAMES).len();
         close(cache);
@@ -174,7 +175,7 @@ impl Device for Joint {
     }
 }
 
-/// What a name may answer: puts from `oldest` on, or nothing.
+/// The answers that are allowed for a name: puts from `oldest` on, or a miss.
 #[derive(Clone, Copy, Default)]
 struct Allowed {
     oldest: u64,

@@ -176,7 +176,8 @@ fn a_hit_keeps_its_content_while_the_name_is_replaced_and_removed() {
         assert!(cache.flush().wait());
         let hit = cache.get(b"name").wait().unwrap();
         Value::new(2, 10).store(&cache, b"name").unwrap();
-        // Its spans lie under its own version: right, or gone (the table has only so many slots).
+        // The spans are stored under their own version: right, or gone (the table has a limited
+        // number of slots).
         assert!(matches!(read(&hit, b"name"), Some(value) if value == old));
         cache.remove(b"name").wait().unwrap();
         assert!(matches!(read(&hit, b"name"), Some(value) if value == old));

@@ -175,7 +175,7 @@ fn who_asks_after_a_remove_never_gets_what_was_fetched_before_it() {
     before.answer(Ok(fetched(Value::new(1, 10), b"name")));
     let outcome = poll(&mut early).unwrap();
     assert_eq!(value(&outcome, b"name"), (Value::new(1, 10), true));
-    // It is not stored either, and its end does not end the other fetch.
+    // This fetch is not stored either, and its end does not end the other fetch.
     let Ok(Answer::Fetched { stored, .. }) = outcome else {
         panic!("it was fetched")
     };

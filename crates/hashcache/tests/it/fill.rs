@@ -82,7 +82,7 @@ fn a_length_that_is_only_announced_costs_few_spans_and_few_holes() {
                 assert!(holes.is_sorted_by(|one, other| one.end < other.start));
                 assert!(holes.last().is_none_or(|hole| hole.end <= announced));
             }
-            // What is stored is never called missing.
+            // Stored content is never reported as missing.
             assert!(hit.holes(0..2 * PAGE as u64).is_empty(), "{policy:?}");
             assert!(begun_at.elapsed() < most, "{policy:?} {announced}");
         }
@@ -237,7 +237,8 @@ fn what_came_before_a_put_was_bypassed_is_kept() {
         // Of what waits for the disk, all is on the books.
         let used = cache.stats().memory_used_bytes - at_rest;
         assert!(used >= written.min(PAGE) as u64, "{used} {written}");
-        // It is found while the rest is still being written, and stays when the write is given up.
+        // The object is found while the rest is still being written, and stays when the write is
+        // given up.
         let hit = cache.get(b"name").wait().unwrap();
         writer.write(&content[written..]).unwrap();
         assert_eq!(writer.commit(), Err(PutError::Bypassed));

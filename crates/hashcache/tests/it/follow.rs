@@ -17,7 +17,7 @@ fn begin(cache: &Cache, put: Put) -> Writer {
     cache.intend(b"name").unwrap().writer(put).unwrap()
 }
 
-/// What is there now.
+/// The next piece, if it is available without waiting.
 fn poll(follower: &mut Follower) -> Poll<Option<Result<Vec<u8>, ReadError>>> {
     let next = follower.poll_next(&mut Context::from_waker(Waker::noop()));
     next.map(|next| next.map(|piece| piece.map(|piece| piece.to_vec())))

@@ -195,7 +195,7 @@ fn content(name: &str, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What a clean stop saved.
+/// The objects that a clean stop saved.
 fn first() -> Vec<Object> {
     vec![
         Object::new("empty", 0),
@@ -207,7 +207,7 @@ fn first() -> Vec<Object> {
     ]
 }
 
-/// What came behind it.
+/// The objects that were put after that.
 fn second() -> Vec<Object> {
     let updated = Object {
         metadata: b"metadata after an update".to_vec(),
@@ -342,7 +342,7 @@ fn a_golden_image_holds_exactly_what_was_put_into_it() {
         let cache = open(config(device.clone(), form));
         holds_what_it_must(&cache, what);
         lists_what_it_must(&cache, what);
-        // It lives on as a store of this build's own.
+        // This build can use the store further, as if it had made it.
         let late = Object::new("put by a later build", 10_000);
         late.store(&cache);
         let lives = inspect(&config(copy(device.to_bytes()), form)).unwrap();

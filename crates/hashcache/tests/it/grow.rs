@@ -73,7 +73,7 @@ fn found(cache: &Cache, names: std::ops::Range<u64>) -> Vec<u64> {
     names.filter(is_there).collect()
 }
 
-/// What a kill leaves of the device, or an orderly end.
+/// The device after a kill or an orderly end.
 fn end(cache: Cache, device: &Arc<MemoryDevice>, killed: bool) -> Arc<MemoryDevice> {
     let killed = killed.then(|| copy(device.to_bytes()));
     cache.close();
@@ -93,7 +93,7 @@ fn nothing_is_lost_by_growing_nor_does_what_was_removed_come_back() {
                 drop(cache.remove(&name(n)));
             }
             cache.remove(b"none").wait().unwrap();
-            // What the last lap left in the open segment is not found by the next run, grown or
+            // Records of the last lap in the open segment are not found by the next run, grown or
             // not.
             cache.close();
             let cache = open(sized(device.clone(), form, 12));
@@ -172,7 +172,7 @@ fn rules_survive_growing_and_go_on_to_be_forgotten() {
                 device = end(cache, &device, killed);
             }
             let cache = open(sized(device.clone(), form, 48));
-            // What is put later is not older than the ban.
+            // An object that is put later is not older than the ban.
             put(&cache, 3);
             assert_eq!(get(&cache, &name(3)), Some(value(3)));
             put_all(&cache, 1_000..60_000);
@@ -291,7 +291,7 @@ fn cut_off_at_any_write_a_store_has_grown_or_has_not() {
                     );
                     lost += usize::from(there.is_none() && !(9_600..9_700).contains(n));
                 }
-                // What shares its tag with a record that was cut off is not known any more.
+                // An object with the tag of a record that was cut off is not known any more.
                 let allowed = if crash < grown_at { 0 } else { 8 };
                 assert!(
                     lost <= allowed,
@@ -366,7 +366,7 @@ fn a_file_grows_and_what_cannot_is_refused_unchanged() {
     });
     assert!(matches!(why, Resize::Above { most_bytes } if most_bytes < 2 << 40));
     assert_eq!(length(&path), 32 * MIB as u64);
-    // What is said to be enough is.
+    // The size that is reported as enough is enough.
     open(Config {
         size_bytes: Some(least_bytes),
         ..config(PolicyKind::Log, 0)

@@ -115,7 +115,7 @@ fn the_index_of_10_million_slots_takes_the_memory_that_stats_tell() {
     is_within_3_percent(&stats);
 }
 
-/// What a log that was filled one and a half times holds, and what its index knows of it.
+/// The objects in a log that was filled one and a half times, and in its index.
 struct FullLog {
     cache: Cache,
     oldest: u64,

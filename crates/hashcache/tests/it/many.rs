@@ -15,7 +15,7 @@ fn name(n: u64) -> Vec<u8> {
     format!("object {n}").into_bytes()
 }
 
-/// What a device of `bytes` holds after puts of objects 0 to 199, in this order.
+/// The content of a device of `bytes` after puts of objects 0 to 199, in this order.
 fn filled(bytes: usize, policy: PolicyKind) -> Vec<u8> {
     let device = memory(bytes);
     let cache = open(quiet(device.clone(), policy));

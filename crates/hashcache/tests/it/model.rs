@@ -10,11 +10,11 @@ use super::support::{
     Form, KIB, LABELS, MIB, Value, chosen, copy, label, open, quiet, read, rounds, seed,
 };
 
-/// What a name may yield: one value in a run, any of several after a kill.
+/// The values that a name may yield: one value in a run, any of several after a kill.
 #[derive(Default)]
 struct Known {
     allowed: Vec<(Value, Version)>,
-    /// What it may yield after a kill: what it was at the last flush, and what it was since.
+    /// The values after a kill: the value at the last flush, and all values since.
     since_flush: Vec<(Value, Version)>,
 }
 

@@ -1,4 +1,4 @@
-//! What is opened and what is refused, `check` and `inspect`.
+//! Stores that are opened and stores that are refused; `check` and `inspect`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -514,7 +514,7 @@ fn a_store_that_was_cut_is_told_by_its_lengths() {
     }
 }
 
-/// What `Cache::preflight` says, and whether `Cache::open` then fails.
+/// The refusals of `Cache::preflight`, and true if `Cache::open` then fails.
 fn asked_before(config: &Config) -> (Vec<String>, bool) {
     let refusals = Cache::preflight(config);
     let refusals = refusals.iter().map(ToString::to_string).collect();
@@ -601,7 +601,7 @@ fn a_given_key_of_names_leaves_the_records_of_an_earlier_store_unreadable() {
     Value::new(1, 3_000).store(&cache, b"name").unwrap();
     assert!(cache.flush().wait());
     drop(cache);
-    // What tells that there is a store: both ends.
+    // The parts that show that there is a store: both ends.
     for (offset, bytes) in [(0, 2 * MIB), (30 * MIB as u64, 2 * MIB)] {
         device.write_at(offset, &vec![0; bytes]).unwrap();
     }

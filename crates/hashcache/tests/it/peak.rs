@@ -1,5 +1,6 @@
-//! What a process takes of the system's memory beside what the store counts. Measured in a process
-//! of its own, because other tests begin and end meanwhile: this test's binary, started again.
+//! The memory that a process takes from the system beside the memory that the store counts.
+//! Measured in a process of its own, because other tests begin and end meanwhile: this test's
+//! binary, started again.
 
 use std::process::Command;
 use std::sync::Arc;

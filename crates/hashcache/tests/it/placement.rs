@@ -22,7 +22,7 @@ const LARGE: u64 = 6;
 const BY_PAGE: Placement = Placement::new(NonZeroU32::MIN, page);
 const RULES: [Placement; 2] = [Placement::NAME, BY_PAGE];
 
-/// What a name begins with.
+/// The page that a name starts with.
 fn page(name: &[u8]) -> &[u8] {
     name.split(|byte| *byte == b'/').next().unwrap_or(name)
 }

@@ -259,7 +259,7 @@ fn after_a_kill_all_sets_are_learned_without_being_asked_for() {
 /// A device that keeps back one read of a set, with what it had read, until it is let go.
 struct LateRead {
     inner: Recorder<MemoryDevice>,
-    /// Whether the next read of a set is to be kept back, and how many are.
+    /// True if the next read of a set is to be held back; and how many are held back.
     state: Mutex<(bool, usize)>,
     changed: Condvar,
 }

@@ -167,7 +167,7 @@ fn a_soft_purge_of_what_was_pending_leaves_nothing_fresh_that_is_older() {
             );
             found += u64::from(stale(&killed, n).is_some());
         }
-        // What a soft purge makes stale is kept.
+        // Objects that a soft purge makes stale are kept.
         assert!(found + 2 >= NAMES / 2, "{form:?}: {found}");
     }
 }
@@ -230,7 +230,7 @@ enum End {
 /// The name that [`purged`] removes last: no older block of the ring says that it is gone.
 const LAST: u64 = 7;
 
-/// Whether a name of [`purged`] was taken away, by its name or by a ban.
+/// Returns true if a name of [`purged`] was taken away, by its name or by a ban.
 fn is_gone(n: u64) -> bool {
     n.is_multiple_of(2) || n.is_multiple_of(5) || n == LAST
 }
@@ -284,7 +284,7 @@ fn open_with_bad_blocks(bytes: &[u8], form: Form, bad: &[usize], what: &str) -> 
     let names = found(&cache, what);
     assert_eq!(cache.health(), Health::InService, "{what}");
     let forgotten = cache.stats().forgotten;
-    // It continues, and what is put now stays.
+    // The store continues, and objects that are put now stay.
     put_all(&cache, 2, |_| false);
     assert!(cache.flush().wait());
     let mut left = device.inner.to_bytes();
@@ -395,7 +395,7 @@ fn with_both_sets_of_rules_damaged_everything_older_is_forgotten() {
             let is_log = matches!(form.policy, PolicyKind::Log | PolicyKind::LogLru);
             assert!(!is_log || entries == 0, "{what}: {entries} entries");
             assert_eq!((found(&cache, &what), cache.stats().forgotten), (0, 1));
-            // What is put later is kept, also by the openings that follow.
+            // Objects that are put later are kept, also by the openings that follow.
             put_all(&cache, 2, |_| false);
             assert!(cache.flush().wait());
             let again = open(quiet(copy(device.to_bytes()), form));

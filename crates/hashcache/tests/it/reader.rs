@@ -1,4 +1,5 @@
-//! What the ecosystem expects of a lookup and its content: `.await`, `std::io::Read`, a stream.
+//! The interfaces that the ecosystem expects of a lookup and its content: `.await`,
+//! `std::io::Read`, a stream.
 
 use std::future::IntoFuture;
 use std::io::Read;

@@ -335,7 +335,7 @@ fn names_removed_beyond_the_share_stay_gone_and_take_few_others_with_them() {
         for remove in removes {
             remove.wait().unwrap();
         }
-        // What the writer has cleared is found again once it is put again.
+        // An object that the writer has cleared is found again once it is put again.
         let put = || {
             Value::new(STORED, 500)
                 .store(&cache, &name(removed - 1))

@@ -23,7 +23,7 @@ fn config(path: &Path, io: Io) -> Config {
     }
 }
 
-/// Whether this kernel lets us; where it does not, a line says so.
+/// Returns true if this kernel permits io_uring; otherwise a line is printed.
 fn is_allowed() -> bool {
     let directory = tempfile::tempdir().unwrap();
     match Cache::open(config(&directory.path().join("try"), Io::Uring)) {
@@ -188,7 +188,7 @@ fn a_cache_that_goes_waits_for_its_reads_and_leaves_nobody_waiting() {
             0 => {
                 cache.close();
                 for (lookup, value) in asked.into_iter().zip(&values) {
-                    // What was under way is answered, what was not is a miss.
+                    // Lookups that were under way are answered, others are misses.
                     let length = lookup.wait().and_then(|hit| hit.content_len());
                     assert!(length.is_none_or(|length| length == value.length as u64));
                 }

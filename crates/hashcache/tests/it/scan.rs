@@ -66,7 +66,7 @@ fn put_as(cache: &Cache, n: u64, mark: u128) {
         group: n % 4,
         ..Put::metadata("m")
     };
-    // What a caller does that has looked the name up, as a proxy has.
+    // As a caller does that has looked the name up, for example a proxy.
     let old = cache.get(&name(n)).wait();
     let intent = cache.intend(&name(n)).unwrap();
     let intent = match &old {
@@ -589,7 +589,7 @@ fn a_list_that_the_device_refuses_to_read_costs_its_segment_and_is_counted() {
     let footer = blocks(&device.media(), b"HCft")[3];
     let segment = (footer + 4096 - MIB) as u64;
     device.refuse_reads(footer as u64..footer as u64 + 4096);
-    // What lies near it is read together with it, so the last batches may be lost.
+    // Records near it are read together with it, so the last batches may be lost.
     let (objects, unread) = scan(&cache);
     let few = everything.difference(&marks(&objects)).count();
     assert!(unread <= 1 && few < everything.len() / 8, "{unread} {few}");
@@ -631,7 +631,7 @@ fn what_only_claims_to_be_a_long_list_is_not_read() {
 
 // -- at the same time ---------------------------------------------------------------------------
 
-/// What happens between two steps of a scan is as if at any moment.
+/// Changes between two steps of a scan stand for changes at any moment.
 #[test]
 fn a_name_that_moves_behind_the_scan_was_reported() {
     for form in log_forms() {
@@ -653,7 +653,8 @@ fn a_name_that_moves_behind_the_scan_was_reported() {
             }
         }
         assert_eq!(scan.unread_segments(), 0);
-        // What was put since the begin and is still pending is reported when it is written.
+        // An object that was put since the start and is still pending is reported when it is
+        // written.
         assert!(cache.flush().wait());
         let reported = seen.marks.lock().unwrap().clone();
         assert!(!reported.is_empty() && !given.is_superset(&before));
@@ -724,7 +725,7 @@ fn scan_and_observer_know_of_all_that_is_stored_whatever_happens_meanwhile() {
                 let observation = seen.observe(cache);
                 let mut given = BTreeSet::new();
                 let unread = paced(cache.scan().unwrap(), &mut given);
-                // What was put during the scan is reported when it is written.
+                // An object that was put during the scan is reported when it is written.
                 let _still = still.write().unwrap();
                 assert!(cache.flush().wait());
                 given.extend(seen.marks.lock().unwrap().iter());

@@ -1,4 +1,4 @@
-//! What the tests share: contents that prove themselves, stores in memory, devices that tell or
+//! Helpers of the tests: contents that prove themselves, stores in memory, devices that report or
 //! stop.
 
 use std::collections::{BTreeSet, HashMap};
@@ -61,7 +61,7 @@ fn variable(name: &str) -> Option<u64> {
     env::var(name).ok()?.parse().ok()
 }
 
-/// What the seeds of random tests begin with.
+/// The first seed of random tests.
 pub fn seed() -> u64 {
     variable("HASHCACHE_TEST_SEED").unwrap_or(0)
 }
@@ -117,8 +117,8 @@ pub fn copy(bytes: Vec<u8>) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::from_bytes(bytes))
 }
 
-/// What a put of a test stores: its metadata says which put it was, and the content follows from
-/// that.
+/// The object that a put of a test stores: the metadata names the put, and the content follows from
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Value {
     pub put: u64,
@@ -194,7 +194,7 @@ impl Value {
         (drawn < LABELS).then_some(drawn)
     }
 
-    /// The same as the store has it.
+    /// The label in the form that the store has.
     pub fn labels(self, cache: &Cache) -> Vec<Label> {
         self.label()
             .map(|it| label(cache, it))

@@ -57,7 +57,7 @@ fn number(name: &[u8]) -> u64 {
     text.rsplit('/').next().unwrap().parse().unwrap()
 }
 
-/// What is stored, by lookups.
+/// The stored objects, found by lookups.
 fn stored(cache: &Cache) -> BTreeSet<u64> {
     let is_stored = |n: &u64| cache.peek(&name(*n)).wait().is_some();
     (0..COUNT).filter(is_stored).collect()

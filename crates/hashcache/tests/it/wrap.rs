@@ -54,7 +54,7 @@ impl Holding {
         self.changed.notify_all();
     }
 
-    /// Whether this is the read to hold up.
+    /// Returns the side if this is the read to hold up.
     fn is_it(&self) -> Option<Side> {
         let mut hold = self.hold.lock().unwrap();
         match &mut hold.wanted {
@@ -149,7 +149,7 @@ fn what_was_read_before_the_head_passed_it_is_a_miss_when_it_is_complete_after()
     let bytes = content(b"first", 1, 3_000);
     let (cache, hit) = overtaken(&bytes, &content(b"filler", 2, 50_000), 0, Side::Behind);
     assert!(hit.is_none());
-    // It had wrapped, and was not damaged.
+    // The log had wrapped, and was not damaged.
     assert_eq!(cache.stats().damaged, 0);
 }
 

@@ -283,7 +283,7 @@ async fn a_used_up_quota_ends_transfers_and_begins_anew_at_midnight() {
     let plan = plan(vec![daily("day", LimitPer::Client, 10 * MIB)]);
     let limits = limiter.of_request(&plan, ALL, client(1));
     let moved = transfer(limits.clone(), ContentFrom::Origin, TEN_MINUTES).await;
-    // What a transfer may go on with is one mebibyte.
+    // A transfer may continue for one mebibyte.
     assert!(moved.abs_diff(11 * MIB) <= 64 * KIB, "{moved}");
     let Err(Failure::QuotaUsed(denial)) = limits.check_quota() else {
         panic!("the quota is used up");
@@ -374,11 +374,11 @@ fn usage_outlives_a_restart_and_only_what_was_not_written_is_lost() {
         limiter.of_request(&plan, ALL, client(2)).charge(7);
         limiter.persist().unwrap();
         limiter.of_request(&plan, ALL, client(1)).charge(MIB);
-        // It is killed here.
+        // The process is killed here.
     }
     let after = limiter(Some(&path));
     assert_eq!((used(&after, 1), used(&after, 2)), (MIB, 7));
-    // What is not used is not written either, and an old day is forgotten.
+    // A quota that is not used is not written either, and an old day is forgotten.
     after.shared.clock.pass(DAY);
     after.of_request(&plan, ALL, client(2)).charge(9);
     after.persist().unwrap();
@@ -396,7 +396,7 @@ fn a_reload_keeps_what_was_used_and_takes_the_new_limit() {
         daily("day", LimitPer::Client, MIB),
     ]);
     limiter.of_request(&before, 2, client(1)).charge(MIB);
-    // It has another number now.
+    // The limit has another number now.
     let after = plan(vec![daily("day", LimitPer::Client, 2 * MIB)]);
     let limits = limiter.of_request(&after, ALL, client(1));
     assert!(limits.check_quota().is_ok());
@@ -500,7 +500,7 @@ fn what_forgotten_clients_had_used_outlives_a_restart_and_not_the_day() {
     let after = limiter(Some(&path));
     let used = |number| used_by(&after, &plan, numbered(number));
     assert_eq!(used(0), forgotten);
-    // It was new when others had been forgotten.
+    // The client was new when other clients had been forgotten.
     assert_eq!(used(most), forgotten + 10);
     // Of another limit nothing was forgotten.
     let standings = after.standings(&plan, 2, numbered(0));

@@ -78,7 +78,7 @@ impl Requests {
         self.push("GET", &line, fields.as_bytes());
     }
 
-    /// The same with a last request, after which the connection closes.
+    /// Adds a last request, after which the connection closes.
     pub fn closed(mut self, names: &Names) -> Self {
         let line = format!("GET {} HTTP/1.1\r\n", names.target(PATHS[0]));
         let fields = format!(

@@ -126,7 +126,8 @@ async fn a_near_end_that_takes_the_last_bytes_late_gets_all_of_them_and_their_en
     }
 }
 
-/// What a stream with `content` sends over the link; `store` has the extents that it refers to.
+/// The bytes that a stream with `content` sends over the link; `store` has the extents that it
+/// refers to.
 fn sent(content: &[u8], known: &Known, store: &ChunkPair) -> Vec<u8> {
     let [mut near, mut far] = [(); 2].map(|()| Stream::new(store.key, store.windows));
     let (mut link, mut back) = (Vec::new(), Vec::new());
@@ -165,7 +166,7 @@ async fn a_lookup_is_polled_by_the_poll_that_begins_it() {
     let (mut link, _far) = duplex(1 << 20);
     let mut carrier = Carrier::new(pair);
     carrier.stream.push_link(&again);
-    // Neither side moves: only the store can go on, and nothing else would wake the task.
+    // Neither side moves: only the store can continue, and nothing else would wake the task.
     let polled = poll_fn(|cx| Poll::Ready(carrier.poll(cx, &mut near, &mut link))).await;
     assert!(matches!(polled, Poll::Ready(Ok(Turn::Again | Turn::Done))));
     assert!(carrier.moved.to_near > 0);

@@ -24,7 +24,7 @@ use crate::object::{Cut, MAX_METADATA, MAX_SPAN_PAGES, PAGE, Storage, Version};
 use crate::shard::PutToken;
 use crate::stripe::Stripe;
 
-/// Decides if the content of an unfinished put is kept.
+/// Use of the content if the put does not finish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
     /// Nothing is kept, as if there had been no put.
@@ -45,7 +45,7 @@ pub struct Put {
     pub metadata: Bytes,
     /// Length of the content, bytes, if known.
     pub length: Option<u64>,
-    /// Decides if the content of an unfinished put is kept.
+    /// Use of the content if the put does not finish.
     pub keep: Keep,
     /// Any number that the caller wants to find again with the object. [`crate::Cache::scan`] lists
     /// the marks of complete objects; objects with the mark 0 are left out.

@@ -1,7 +1,7 @@
 //! A temporary file for the probe, unlinked before it is used.
 //!
-//! It should be as large as the cache will be, because seeks are longer between distant places.
-//! Preallocation makes a large file without writing it.
+//! The file should be as large as the cache will be, because seeks are longer between distant
+//! places. Preallocation makes a large file without writing it.
 //!
 //! Invariant: no file remains on the disk, whatever happens to the process.
 

@@ -134,7 +134,7 @@ fn set_mem_lru_lies_between_set_and_set_mem_by_the_share_it_holds() {
         let design = Design::of(Candidate::SetMemLru).holding(share);
         rate(design, Accounting::Engine, 70.0)
     };
-    // It never reads a set again to write to it, as `basic` need not.
+    // `set-mem` never reads a set again to write to it, as `basic` need not.
     near(at(0.0), engine_rate(Candidate::Basic, 70.0), 1e-9);
     near(at(1.0), engine_rate(Candidate::SetMem, 70.0), 1e-9);
     assert!(at(0.3) < at(0.4));

@@ -1,4 +1,4 @@
-//! Entries, rows, laps: what one shard's index does with the windows it is told.
+//! Entries, rows, laps: the behaviour of the index of one shard with the windows that it gets.
 
 use std::collections::BTreeMap;
 
@@ -277,14 +277,14 @@ struct Saved {
     rows: Vec<(Vec<u8>, Truth)>,
 }
 
-/// What writer and recovery do with one shard, beside the truth. Segments are counted from the
-/// first opening on, through all laps.
+/// The work of the writer and of recovery on one shard, beside the truth. Segments are counted from
+/// the first opening on, through all laps.
 struct Walk {
     log: Log,
     truth: Truth,
     head: u64,
     segment: u64,
-    /// What each segment lists; one that was left out lists nothing.
+    /// The list of each segment; a segment that was left out lists nothing.
     lists: BTreeMap<u64, Vec<(u64, u64)>>,
     saving: Option<Saved>,
     saved: Option<Saved>,

@@ -1,4 +1,4 @@
-//! What `log_lru` finds, whatever lies in memory, among the unsaved positions and in the
+//! Lookups in `log_lru`, whichever positions are in memory, among the unsaved positions and in the
 //! checkpoint.
 
 use super::*;
@@ -104,7 +104,7 @@ fn grouped_half_of_the_positions_make_35_bits_a_slot_and_saved_it_is_52() {
     log.entries.save(0..8, &mut out);
     log.positions.save(0..8, &mut out);
     assert_eq!(out.len() * 8, 8 * 15 + 8 * 40);
-    // What waits for a checkpoint takes no more than without.
+    // Positions that wait for a checkpoint take no more memory than without groups.
     let ungrouped = LogLru::new(false, 1000, 1 << 20, 4, 500).unsaved.bytes();
     let grouped = LogLru::new(true, 1000, 1 << 20, 4, 500).unsaved.bytes();
     assert_eq!(grouped, ungrouped);

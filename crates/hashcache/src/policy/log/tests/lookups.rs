@@ -45,7 +45,7 @@ struct Walk {
     /// In windows.
     head: u64,
     version: u64,
-    /// What lies in each window, in its order; lists name the same.
+    /// The puts in each window, in order; the lists name them in the same way.
     disk: BTreeMap<u64, Vec<Put>>,
     damaged: BTreeSet<u64>,
     /// Windows whose lists cannot be read any more.
@@ -223,8 +223,8 @@ impl Walk {
         }
     }
 
-    /// Whether `put` is the current record of its name, or one that a recovery knew from a row, but
-    /// from no list, and that is newer than what the lists say.
+    /// Returns true if `put` is the current record of its name, or one that a recovery knew from a
+    /// row, but from no list, and that is newer than what the lists say.
     fn is_current(&self, put: &Put) -> bool {
         let listed = self.current.get(&put.name);
         let newest = listed.map_or(0, |it| it.version);
