@@ -59,6 +59,6 @@ impl Shared {
     pub(crate) fn available_bytes(&self) -> u64 {
         let reclaimable = self.hot.reclaimable_bytes();
         let held = self.budget.used().saturating_sub(reclaimable);
-        self.budget.limit().saturating_sub(held)
+        self.budget.reservable().saturating_sub(held)
     }
 }

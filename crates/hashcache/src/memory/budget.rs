@@ -36,7 +36,7 @@ pub(crate) enum Class {
     Bulk,
 }
 
-/// Tells if a caller that wants bulk memory has already waited for it.
+/// State of a caller that wants bulk memory: new, or after a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// The caller has not waited yet: callers that wait are served first.
@@ -47,6 +47,8 @@ pub(crate) enum Turn {
 
 struct Inner {
     limit: u64,
+    /// Bytes of the limit that nobody may reserve now.
+    aside: AtomicU64,
     used: AtomicU64,
     /// Bytes of `used` that are bulk.
     bulk: AtomicU64,
@@ -95,6 +97,7 @@ impl Budget {
     pub(crate) fn new(limit: u64) -> Self {
         Self(Arc::new(Inner {
             limit,
+            aside: AtomicU64::new(0),
             used: AtomicU64::new(0),
             bulk: AtomicU64::new(0),
             releases: AtomicU64::new(0),
@@ -112,8 +115,33 @@ impl Budget {
         let _ = self.0.reclaim.set(Box::new(reclaim));
     }
 
+    /// The limit, with the bytes that are set aside.
     pub(crate) fn limit(&self) -> u64 {
         self.0.limit
+    }
+
+    /// Bytes that callers may reserve in total: the limit without the bytes that are set aside.
+    pub(crate) fn reservable(&self) -> u64 {
+        self.0.reservable()
+    }
+
+    /// Sets `bytes` of the limit aside, in place of the bytes that were set aside before, and
+    /// evicts hot objects if more is reserved than the rest. The shares of the classes become
+    /// smaller in proportion. Must not be called under a lock of the engine.
+    pub(super) fn set_aside(&self, bytes: u64) {
+        let before = self.0.aside.swap(bytes.min(self.0.limit), Ordering::AcqRel);
+        if bytes < before {
+            self.0.note_release();
+        }
+        let beyond = self.used().saturating_sub(self.reservable());
+        if let Some(reclaim) = self.0.reclaim.get().filter(|_| beyond > 0) {
+            reclaim(beyond);
+        }
+    }
+
+    /// Number of bytes that are set aside.
+    pub(super) fn aside(&self) -> u64 {
+        self.0.aside.load(Ordering::Relaxed)
     }
 
     /// Returns true if both handles refer to the same budget.
@@ -132,7 +160,7 @@ impl Budget {
 
     /// As [`Budget::reserve_free`], but only if `left` bytes stay free.
     pub(crate) fn reserve_free_leaving(&self, bytes: u64, left: u64) -> Option<Reservation> {
-        let limit = self.0.limit.saturating_sub(left);
+        let limit = self.reservable().saturating_sub(left);
         take(&self.0.used, bytes, limit).then(|| Reservation {
             inner: Arc::clone(&self.0),
             bytes,
@@ -182,8 +210,8 @@ impl Budget {
         reservation
     }
 
-    /// As [`Budget::reserve_as`], for a caller that reserves again and again, next to many others:
-    /// with [`Turn::New`], a bulk reservation fails while other callers wait.
+    /// As [`Budget::reserve_as`], for a caller that reserves often, next to many others: with
+    /// [`Turn::New`], a bulk reservation fails while other callers wait.
     pub(crate) fn reserve_in_turn(
         &self,
         class: Class,
@@ -325,8 +353,12 @@ impl Drop for Reservation {
 }
 
 impl Inner {
+    fn reservable(&self) -> u64 {
+        self.limit - self.aside.load(Ordering::Relaxed)
+    }
+
     fn bulk_limit(&self) -> u64 {
-        self.limit / 4 * 3
+        self.reservable() / 4 * 3
     }
 
     fn waiting(&self) -> MutexGuard<'_, Queues> {
@@ -368,7 +400,7 @@ impl Inner {
             let mut waiting = self.waiting();
             let room =
                 |taken: &AtomicU64, limit: u64| limit.saturating_sub(taken.load(Ordering::Acquire));
-            let mut free = room(&self.used, self.limit);
+            let mut free = room(&self.used, self.reservable());
             while let Some(waiter) = next(&mut waiting.small, woken.is_empty(), free) {
                 free = free.saturating_sub(waiter.bytes);
                 woken.push(waiter.waker);
@@ -613,6 +645,49 @@ mod tests {
         assert!(budget.reserve_as(Class::Bulk, 75).is_some());
         drop(small);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_is_set_aside_is_reserved_by_nobody_and_bulk_still_leaves_a_quarter() {
+        let budget = Budget::new(100);
+        let bulk = budget.reserve_as(Class::Bulk, 75).unwrap();
+        budget.set_aside(20);
+        assert!(budget.reserve_as(Class::Bulk, 1).is_none());
+        assert!(budget.reserve(6).is_none());
+        drop(bulk);
+        assert!(budget.reserve_as(Class::Bulk, 61).is_none());
+        let _bulk = budget.reserve_as(Class::Bulk, 60).unwrap();
+        let _small = budget.reserve(20).unwrap();
+        let mut waiting = Box::pin(budget.room_since(budget.releases(), Class::Small, 10));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        budget.set_aside(0);
+        assert!(waiting.as_mut().poll(&mut context).is_ready());
+        assert!(budget.reserve(20).is_some());
+        // More than the limit.
+        budget.set_aside(200);
+        assert_eq!((budget.aside(), budget.reservable()), (100, 0));
+    }
+
+    #[test]
+    fn hot_objects_make_room_for_what_is_set_aside_and_no_more() {
+        let budget = Budget::new(100);
+        let held = budget.reserve(40).unwrap();
+        let hot = Arc::new(Mutex::new(Vec::new()));
+        for _ in 0..5 {
+            hot.lock().unwrap().push(budget.reserve(10).unwrap());
+        }
+        let evicted = Arc::clone(&hot);
+        budget.reclaim_from(move |bytes| {
+            for _ in 0..bytes.div_ceil(10) {
+                let _ = evicted.lock().unwrap().pop();
+            }
+        });
+        budget.set_aside(10);
+        assert_eq!(budget.used(), 90);
+        budget.set_aside(25);
+        assert_eq!((budget.used(), hot.lock().unwrap().len()), (70, 3));
+        drop(held);
     }
 
     #[test]

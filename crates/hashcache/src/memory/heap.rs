@@ -59,8 +59,9 @@ impl Trimmer {
     }
 }
 
+/// Gives the kernel whole pages inside freed pieces of the heap.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn trim() {
+pub(super) fn trim() {
     // SAFETY: takes no pointer and may be called at any time by any thread; it gives back whole
     // pages inside freed pieces and touches nothing else.
     unsafe {
@@ -70,7 +71,7 @@ fn trim() {
 
 /// Other allocators give memory back by themselves, or have no such call.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn trim() {}
+pub(super) fn trim() {}
 
 #[cfg(test)]
 mod tests {

@@ -399,7 +399,7 @@ impl Hot {
         let is_any_kept = !asked_for.is_empty();
         drop((records, asked_for));
         // Only in this case: otherwise an empty slab for kept records would be evicted and opened
-        // again and again.
+        // each time.
         if second == SecondChance::Given && is_any_kept {
             self.slabs.prepare();
         }
@@ -506,9 +506,9 @@ impl Hot {
         trimmer.look(high, used, self.budget.limit(), now);
     }
 
-    /// Reserves the memory that the process has and the budget does not count.
+    /// Sets aside in the budget what the process has `uncounted`.
     pub(super) fn count_in(&self, uncounted: &mut Uncounted, now: Duration) {
-        uncounted.look(&self.budget, self.slabs.others_bytes(), now);
+        uncounted.look(&self.budget, now);
     }
 
     /// Bytes that hot objects can release for other uses.

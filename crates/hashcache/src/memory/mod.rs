@@ -39,4 +39,5 @@ pub(crate) use pinned::{Pinned, PinnedRecord};
 pub(crate) use pressure::{MemoryPressure, Process};
 pub(crate) use record_handle::RecordHandle;
 pub(crate) use sharded_lock::{ReadLocked, ShardedLock, WriteLocked};
+pub(crate) use uncounted::ProcessMemory;
 pub(crate) use wakes::{Marked, marked, wake};

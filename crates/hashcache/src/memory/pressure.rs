@@ -1,9 +1,9 @@
 //! Memory pressure: a thread that shrinks the hot objects when other programs need memory, makes
-//! the heap give freed memory back, and reserves the memory that the process uses uncounted.
+//! the heap give freed memory back, and sets aside the memory that the process uses uncounted.
 //!
-//! It watches memory usage, not the kernel's pressure figures: by the time the kernel reports
-//! pressure, a program that allocates at full speed has reached the limit, and the kernel kills a
-//! process. The thread starts with the cache and is joined when the cache is dropped.
+//! The thread watches memory usage, not the kernel's pressure figures: by the time the kernel
+//! reports pressure, a program that allocates at full speed has reached the limit, and the kernel
+//! kills a process. The thread starts with the cache and is joined when the cache is dropped.
 //!
 //! Cost: a read of the kernel's figures, as seldom as the fastest competitor allows: twice a second
 //! while gigabytes are free, every 2 ms when the limit is near.
@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::heap::Trimmer;
 use super::hot::Hot;
 use super::system_memory::{Headroom, SystemMemory};
-use super::uncounted::Uncounted;
+use super::uncounted::{ProcessMemory, Uncounted};
 use crate::clock::Clock;
 
 /// The fastest rate at which a competitor can take memory, bytes/s: two cores that write to fresh
@@ -35,7 +35,7 @@ const GROW_TIME: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Process {
     /// The process is only the cache: all memory of the process counts.
-    IsCache,
+    IsCache(ProcessMemory),
     /// A program that uses a cache among other things.
     HasCache,
 }
@@ -95,7 +95,10 @@ impl Drop for MemoryPressure {
 fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, process: Process, stop: &Stop) {
     let system_memory = SystemMemory::of_this_process();
     let mut trimmer = Trimmer::default();
-    let mut uncounted = (process == Process::IsCache).then(Uncounted::of_this_process);
+    let mut uncounted = match process {
+        Process::IsCache(memory) => Some(Uncounted::of_this_process(memory)),
+        Process::HasCache => None,
+    };
     let mut wait = Duration::ZERO;
     loop {
         let stopped = stop.stopped.lock().unwrap_or_else(PoisonError::into_inner);

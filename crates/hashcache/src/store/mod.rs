@@ -32,7 +32,7 @@ use crate::format::{COUNT_MAX, Family, Superblock, VERSION};
 use crate::geometry::{BLOCK_BYTES, Geometry, IndexPolicy};
 use crate::members::{Members, VERSIONS_RESERVED};
 use crate::membership::{Chosen, DEVICES_MAX, History, Member};
-use crate::memory::{AlignedBuf, MemoryPressure, Process};
+use crate::memory::{AlignedBuf, MemoryPressure, Process, ProcessMemory};
 use crate::placement::Placement;
 use crate::shared::Shared;
 use crate::stripe::Stripe;
@@ -75,7 +75,11 @@ pub(crate) fn start(config: &Config) -> Result<OpenStore, OpenError> {
         .members
         .join(stripes.iter().map(|it| it.peer()).collect());
     let process = if config.whole_process {
-        Process::IsCache
+        let geometries = opened.iter().map(|it| &it.geometry);
+        Process::IsCache(ProcessMemory {
+            fixed_bytes: config.memory_bytes.saturating_sub(shared.budget.limit()),
+            content_bytes_min: sizing::content_bytes_min(geometries),
+        })
     } else {
         Process::HasCache
     };

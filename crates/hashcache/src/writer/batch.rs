@@ -284,7 +284,7 @@ impl DeviceWriter {
     fn copy_hot(&self, pending: &Pending, at: Option<LogPos>) -> Option<Copied> {
         let budget = &self.stripe.medium.budget;
         let hot = &self.stripe.shared.hot;
-        let roomy = || hot.may_grow() && budget.used() < budget.limit() / 4 * 3;
+        let roomy = || hot.may_grow() && budget.used() < budget.reservable() / 4 * 3;
         let is_wanted =
             pending.copies.is_none() && !pending.is_dead() && (pending.was_asked_for() || roomy());
         is_wanted.then(|| hot.copy(&pending.record, at)).flatten()
