@@ -1,22 +1,20 @@
-//! A table of facts learned by requests, in which no client displaces other clients' rows.
+//! A table of facts learned by requests, in which no client displaces the rows of other clients.
 //!
 //! Used for facts that the next request would need time to learn again: that an origin cannot be
 //! reached, ignores `Range`, or has no HTTP/2. If a full table were cleared, a client could make
-//! the proxy forget all rows again and again.
+//! the proxy forget all rows.
 //!
 //! Invariants: at most `rows_max` rows. A row belongs to the client that has added it, and to no
-//! other client until the row has expired; the age of a row counts from its last change. When there
-//! is no room, the client with most rows loses the older half of them. To find that client, all
-//! clients of a child are first counted together, because a child may number clients as it likes.
-//! If that client has less than a sixteenth of all rows, it does not fill the table. Then the
-//! oldest rows, a sixteenth of `rows_max`, are removed: from the child's rows if there are enough,
-//! otherwise from all rows.
-//! Cost: a new row in a full table needs a pass over all rows, and makes room for at least a
-//! thirty-second of the rows.
+//! other client until the row has expired; the age of a row counts from its last change. Clients
+//! get equal shares of a full table (max-min fairness): a client with less than its share loses no
+//! row, and all others are left with equally many. A child on a link has the share of one client,
+//! because a child may number clients as it likes; its clients have equal shares of that.
+//! Cost: a new row in a full table needs a pass over all rows. If none has expired, they are
+//! sorted, and a sixteenth of `rows_max` is removed at once.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use crate::share::Network;
@@ -123,42 +121,38 @@ impl<K: Eq + Hash, V> FairTable<K, V> {
     }
 
     fn make_room(&mut self) {
-        let rows = self.rows.values().map(|row| (row.client, row.number));
-        let Some(client) = with_most(rows) else {
-            return;
-        };
-        let part = self.rows_max / SMALL_PART;
-        let is_in_reach = |row: &Row<V>, reach| match reach {
-            Reach::Client => row.client == client,
-            Reach::Group => group(row.client) == group(client),
-            Reach::All => true,
-        };
-        for reach in [Reach::Client, Reach::Group, Reach::All] {
-            let rows = self.rows.values().filter(|row| is_in_reach(row, reach));
-            let mut numbers: Vec<u64> = rows.map(|row| row.number).collect();
-            if numbers.len() < part {
-                continue;
-            }
-            let count = match reach {
-                Reach::Client => numbers.len().div_ceil(2),
-                Reach::Group | Reach::All => part,
-            };
-            let (_, last_to_go, _) = numbers.select_nth_unstable(count - 1);
-            let last_to_go = *last_to_go;
-            self.rows
-                .retain(|_, row| !is_in_reach(row, reach) || row.number > last_to_go);
-            return;
-        }
+        let rows = self.rows.values().map(|row| RankedRow {
+            rank: 0,
+            client: row.client,
+            number: row.number,
+        });
+        let mut rows: Vec<RankedRow> = rows.collect();
+        rank_by_owner(&mut rows, |client| client);
+        rank_by_owner(&mut rows, group);
+        rows.sort_unstable_by_key(|row| (Reverse(row.rank), row.number));
+        let count = (self.rows_max / PARTS).max(1);
+        let goes: HashSet<u64> = rows[..count].iter().map(|row| row.number).collect();
+        self.rows.retain(|_, row| !goes.contains(&row.number));
     }
 }
 
-/// Which rows are removed to make room.
-#[derive(Clone, Copy)]
-enum Reach {
-    Client,
-    /// All clients of the same child.
-    Group,
-    All,
+/// A row and its place among the rows of the same owner.
+struct RankedRow {
+    /// Number of rows of the same owner that stay longer.
+    rank: usize,
+    client: Owner,
+    number: u64,
+}
+
+/// Ranks the rows of each owner by their former rank, and rows of equal rank from the newest on.
+fn rank_by_owner(rows: &mut [RankedRow], owner: impl Fn(Owner) -> Owner) {
+    rows.sort_unstable_by_key(|row| (row.rank, Reverse(row.number)));
+    let mut counts: HashMap<Owner, usize> = HashMap::new();
+    for row in rows {
+        let count = counts.entry(owner(row.client)).or_default();
+        row.rank = *count;
+        *count += 1;
+    }
 }
 
 fn group(owner: Owner) -> Owner {
@@ -192,8 +186,8 @@ fn most<A: Copy + Ord>(rows: impl Iterator<Item = (Owner, A)>) -> Option<Owner> 
     most.map(|(owner, _)| owner)
 }
 
-/// A client with less than 1/`SMALL_PART` of all rows does not fill the table.
-const SMALL_PART: usize = 16;
+/// A full table makes room for 1/`PARTS` of its rows.
+const PARTS: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -253,6 +247,38 @@ mod tests {
             table.insert(n, n, of_child(n));
         }
         assert!((0..4).all(|n| table.get(&n).is_some()));
+    }
+
+    #[test]
+    fn many_clients_together_do_not_displace_a_client_with_few_rows() {
+        for renews in [false, true] {
+            let mut table = FairTable::new(MAX * 8);
+            for n in 0..5 {
+                table.insert(n, n, address(200));
+            }
+            for n in 1_000..20_000 {
+                let [.., last] = u32::to_be_bytes(n % 17);
+                table.insert(n, n, address(last));
+                if renews && n >= 1_100 {
+                    table.get_mut(&(n - 50));
+                }
+            }
+            assert!((0..5).all(|n| table.get(&n) == Some(&n)), "{renews}");
+            assert!(table.len() > MAX * 7);
+        }
+    }
+
+    #[test]
+    fn a_table_of_any_size_takes_a_new_row_and_stays_in_its_bound() {
+        for max in 1..40 {
+            let mut table = FairTable::new(max);
+            for n in 0..200_u8 {
+                table.insert(n, n, address(n % 3));
+                assert_eq!(table.get(&n), Some(&n));
+                assert!(table.len() <= max, "{max}");
+            }
+            assert!(table.len() > max - max.div_ceil(PARTS), "{max}");
+        }
     }
 
     #[test]

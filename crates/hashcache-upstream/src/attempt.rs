@@ -114,10 +114,15 @@ impl Upstream {
                 return Some(UpstreamConn::on(stream.holding(memory.take())));
             }
         }
-        match announces {
+        let taken = match announces {
             Announces::Nobody => self.pool.take(to, max_idle),
             Announces::Client => None,
+        };
+        if taken.is_some() {
+            // Releases the memory for a stream.
+            *way = Way::Http1;
         }
+        taken
     }
 
     /// Opens a new connection, or takes a shared connection that a concurrent request has opened

@@ -376,10 +376,12 @@ impl AnsweredStreams {
     }
 
     fn kind_of_next(&self, stream: u32) -> BlockKind {
-        match self.known.contains(&stream) {
-            true => BlockKind::Trailers,
-            false if stream <= self.forgotten => BlockKind::Unknown,
-            false => BlockKind::Head,
+        if self.known.contains(&stream) {
+            BlockKind::Trailers
+        } else if stream <= self.forgotten {
+            BlockKind::Unknown
+        } else {
+            BlockKind::Head
         }
     }
 
@@ -726,7 +728,7 @@ mod tests {
         (0..64).for_each(|_| reader.note_read(1));
         waiting(&mut blocks);
         blocks.rewrite(&last[11..]);
-        // What had arrived of it may have passed as a frame of its own.
+        // The part of it that had arrived may have passed as a separate frame.
         let rest: usize = waiting(&mut blocks).len();
         assert_eq!(rest, FRAME_HEAD + 2);
     }

@@ -10,8 +10,8 @@
 //! denied destinations are a matter of access rules. An entry's lifetime grows only if the single
 //! retry has failed: many clients that fail at the same time have seen the same outage.
 //! Cost: a short lock per connection. At most `ORIGINS` entries. A new entry in a full table scans
-//! all entries, but only after a connection attempt that took a second; the client with the most
-//! entries loses some of them.
+//! all entries, but only after a connection attempt that took a second; clients with more than
+//! their share of the entries lose some.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -78,14 +78,19 @@ impl UnreachableCache {
     ) -> Result<TryPermit, Failure> {
         let origin = (to.authority.clone(), to.purpose);
         let now = Instant::now();
-        let again = match self.table().get_mut(&origin) {
-            Some(entry) if now < entry.until => return Err(entry.failure.clone()),
-            Some(entry) => {
-                entry.until = now + time;
-                true
-            }
-            None => false,
-        };
+        let mut table = self.table();
+        // A refused request changes nothing, so that the entry does not look younger in the table.
+        if let Some(entry) = table.get(&origin)
+            && now < entry.until
+        {
+            return Err(entry.failure.clone());
+        }
+        let mut entry = table.get_mut(&origin);
+        if let Some(entry) = &mut entry {
+            entry.until = now + time;
+        }
+        let again = entry.is_some();
+        drop(table);
         Ok(TryPermit {
             unreachable: self.clone(),
             origin,
