@@ -602,7 +602,7 @@ const ADDRESSES: [&str; 36] = [
 
 /// Fields in which front proxies state the scheme that the client used, besides the usual fields,
 /// sorted.
-const SCHEMES: [&str; 11] = [
+const SCHEMES: [&str; 16] = [
     "cf-visitor",
     "cloudfront-forwarded-proto",
     "fastly-ssl",
@@ -612,6 +612,12 @@ const SCHEMES: [&str; 11] = [
     "ssl-offloaded",
     "wl-proxy-ssl",
     "x-arr-ssl",
+    "x-forwarded-https",
+    // 443 or 80.
+    "x-forwarded-port",
+    "x-forwarded-protocol",
+    "x-forwarded-scheme",
+    "x-forwarded-ssl",
     "x-scheme",
     "x-url-scheme",
 ];
@@ -799,7 +805,7 @@ mod tests {
             by_front: true,
             ..Exempt::default()
         };
-        let of_front = fields(&[("x-forwarded-port", "443"), ("x-real-ip", "1.2.3.4")]);
+        let of_front = fields(&[("x-forwarded-host", "a"), ("x-real-ip", "1.2.3.4")]);
         assert_eq!(
             FieldKinds::of(&of_front, by_front, &[], &[]),
             FieldKinds::default()

@@ -105,6 +105,14 @@ pub enum NotStored {
     TooLarge,
     /// Stale on arrival and without a validator, so no request could ever use it.
     NoUse,
+    /// The head is longer than the store takes.
+    HeadTooLong,
+    /// No memory was free for writes that wait for the disk: too much at once, or a slow disk.
+    NoMemory,
+    /// All disks have failed.
+    OutOfService,
+    /// The content was shorter than announced, or had another digest.
+    Incomplete,
 }
 
 impl NotStored {
@@ -132,6 +140,10 @@ impl NotStored {
             NotStored::NoLifetime => "no-lifetime",
             NotStored::TooLarge => "too-large",
             NotStored::NoUse => "no-use",
+            NotStored::HeadTooLong => "head-too-long",
+            NotStored::NoMemory => "no-memory",
+            NotStored::OutOfService => "out-of-service",
+            NotStored::Incomplete => "incomplete",
         }
     }
 }

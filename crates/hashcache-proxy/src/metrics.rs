@@ -324,63 +324,33 @@ impl Drop for OpenGauge {
     }
 }
 
-/// The limits of [`Limits`](hashcache_base::limits::Limits), under the same names.
+/// The limits at which refusals are counted, most of them of
+/// [`Limits`](hashcache_base::limits::Limits). The other limits have counters elsewhere (failures
+/// by error, responses by status) or refuse nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
     Clients,
     ClientsPerAddress,
     ClientShare,
     Memory,
-    Streams,
     Frames,
-    HeadBytes,
-    HeadFields,
-    TargetBytes,
-    ChunkExtensionBytes,
     HeadTime,
     IdleTime,
     ProgressTime,
-    ConnectTime,
-    FirstByteTime,
-    PeerFirstByteTime,
-    BetweenBytesTime,
-    UpstreamPerOrigin,
-    Upstream,
-    UpstreamIdleTime,
-    DnsTime,
-    TunnelIdleTime,
-    DrainTime,
-    ReadAhead,
     MaxObjectSize,
 }
 
 impl Limit {
-    /// All limits with their names, in numerical order.
-    const ALL: [(Self, &'static str); 25] = [
+    /// All limits with their names, in numerical order. The names are those of the settings.
+    const ALL: [(Self, &'static str); 9] = [
         (Self::Clients, "clients"),
         (Self::ClientsPerAddress, "clients_per_address"),
         (Self::ClientShare, "client_share"),
         (Self::Memory, "memory"),
-        (Self::Streams, "streams"),
         (Self::Frames, "frames"),
-        (Self::HeadBytes, "head_bytes"),
-        (Self::HeadFields, "head_fields"),
-        (Self::TargetBytes, "target_bytes"),
-        (Self::ChunkExtensionBytes, "chunk_extension_bytes"),
         (Self::HeadTime, "head_time"),
         (Self::IdleTime, "idle_time"),
         (Self::ProgressTime, "progress_time"),
-        (Self::ConnectTime, "connect_time"),
-        (Self::FirstByteTime, "first_byte_time"),
-        (Self::PeerFirstByteTime, "peer_first_byte_time"),
-        (Self::BetweenBytesTime, "between_bytes_time"),
-        (Self::UpstreamPerOrigin, "upstream_per_origin"),
-        (Self::Upstream, "upstream"),
-        (Self::UpstreamIdleTime, "upstream_idle_time"),
-        (Self::DnsTime, "dns_time"),
-        (Self::TunnelIdleTime, "tunnel_idle_time"),
-        (Self::DrainTime, "drain_time"),
-        (Self::ReadAhead, "read_ahead"),
         (Self::MaxObjectSize, "max_object_size"),
     ];
 }

@@ -124,9 +124,11 @@ fn flag(key: &'static Key) -> Option<Arg> {
             .require_equals(true)
             .default_missing_value("true"),
     };
-    Some(match key.is_list() {
-        true if !key.has_commas => flag.action(ArgAction::Append),
-        true => flag.action(ArgAction::Append).value_delimiter(','),
-        false => flag,
+    Some(if !key.is_list() {
+        flag
+    } else if key.has_commas {
+        flag.action(ArgAction::Append).value_delimiter(',')
+    } else {
+        flag.action(ArgAction::Append)
     })
 }

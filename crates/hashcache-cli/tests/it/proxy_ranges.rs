@@ -325,6 +325,71 @@ async fn an_origin_that_ignores_ranges_keeps_its_version_and_is_soon_asked_for_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_part_is_kept_of_an_object_for_which_the_origin_ignored_a_range() {
+    // A client that leaves late would not stop the fetch: too little would be missing.
+    let (home, content) = (Home::new(), content::body_for(1, "/g", 1, 64 * PAGE));
+    let (bytes, gates) = (content.bytes(), [(); 20].map(|()| Gate::new()));
+    let held = gates.clone();
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    let origin = Origin::start(move |_: &RawRequest| {
+        let fields = [("ETag", "\"1\""), ("Cache-Control", "max-age=60")];
+        let length = bytes.len().to_string();
+        match count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            // In reply to a range, and without a length.
+            0 => {
+                let fields = [&fields[..], &[("Transfer-Encoding", "chunked")]].concat();
+                let script = Script::new().head(200, &fields);
+                script.chunk(&bytes).chunk("")
+            }
+            1 => {
+                let fields = [&fields[..], &[("Content-Length", &*length)]].concat();
+                let script = Script::new().head(200, &fields);
+                let (half, rest) = bytes.split_at(bytes.len() / 2);
+                let pieces = held.iter().zip(rest.chunks(1_000));
+                pieces.fold(script.bytes(half), |script, (gate, piece)| {
+                    script.wait(gate).bytes(piece)
+                })
+            }
+            _ => Script::response(200, &fields, &bytes),
+        }
+    });
+    let origin = origin.await.expect("a free port");
+    let proxy = start(&home);
+    let url = origin.url("/g");
+    let first = ranged(&proxy, &url, "bytes=0-99").await;
+    assert!(first.status == 200 && first.body == content.bytes());
+    let mut client = Client::connect(proxy.address()).await.unwrap();
+    until_stored(&proxy, &url, "bytes=0-99").await;
+    client.request("PURGE", &url, &[]).await.unwrap();
+    assert_eq!(client.read_response("PURGE").await.unwrap().status, 200);
+    client.request("GET", &url, &[]).await.unwrap();
+    let mut socket = client.into_socket();
+    let mut half = [0; 4 << 16];
+    socket.read_exact(&mut half).await.unwrap();
+    drop(socket);
+    // A fetch without a reader stops at the next bytes. A request before that is a reader, so it
+    // gives up, and the next bytes may stop the fetch.
+    let mut whole = None;
+    for gate in &gates {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        gate.open();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let mut client = Client::connect(proxy.address()).await.unwrap();
+        let asked = client.get(&url, &[]);
+        if let Ok(answer) = tokio::time::timeout(Duration::from_secs(2), asked).await {
+            whole = Some(answer.unwrap());
+            break;
+        }
+    }
+    let whole = whole.expect("the fetch stops");
+    assert!(whole.body == content.bytes());
+    let requests = origin.requests();
+    assert_eq!(requests.len(), 3);
+    assert_eq!(requests[2].field("range"), None, "a part was kept");
+    proxy.kill_well();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_part_that_is_newer_freshens_what_is_stored() {
     let (home, content) = (Home::new(), content::body_for(1, "/d", 1, 10 * PAGE));
     let bytes = content.bytes();

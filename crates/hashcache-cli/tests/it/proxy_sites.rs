@@ -112,6 +112,11 @@ async fn what_a_trusted_proxy_says_of_the_scheme_counts_where_the_key_holds_it()
         ),
         ("/unknown", &[own, ("X-Forwarded-Proto", "gopher")], 2),
         ("/unnamed", &[own], 2),
+        ("/https", &[("X-Forwarded-Https", "on")], 2),
+        ("/protocol", &[("X-Forwarded-Protocol", "https")], 2),
+        ("/scheme", &[("X-Forwarded-Scheme", "https")], 2),
+        ("/ssl", &[("X-Forwarded-Ssl", "on")], 2),
+        ("/port", &[("X-Forwarded-Port", "443")], 2),
     ] {
         let before = origin.request_count();
         for _ in 0..2 {
@@ -463,7 +468,7 @@ async fn a_304_says_vary_as_the_response_does() {
             ("ETag", "\"v1\""),
         ];
         match request.field("If-None-Match") {
-            // It leaves `Vary` out, though it should not.
+            // The origin omits `Vary`, although it should not.
             Some(_) => Script::response(304, &fields[..1], ""),
             None => {
                 let fields = [&fields[..], &[("Vary", "Accept-Language")]].concat();
@@ -520,7 +525,7 @@ async fn accelerate_is_a_site_whose_host_is_kept_if_it_has_a_name() {
     let request = &origin.requests()[1];
     assert_eq!(request.field("Host"), Some(&*host));
     assert_eq!(request.field("X-Forwarded-For"), Some("127.0.0.1"));
-    // What a client named must not get into a response for all hosts.
+    // A host that a client named must not get into a response for all hosts.
     assert_eq!(request.field("X-Forwarded-Host"), None);
 }
 

@@ -6,22 +6,19 @@
 //! Invariant: if the 304 forbids storing, or changes Vary, the response does not stay stored. The
 //! content is still valid for the request that caused the validation.
 
-use std::rc::Rc;
-
 use hashcache::{Hit, Storage, Version};
 use hashcache_http::{
     Confirmation, FactFlags, LifetimeSource, RequestDirectives, Target, UnixTime, Vary, VaryRow,
     confirmed, for_its_client, is_keyed,
 };
 use hashcache_store::StoredResponse;
-use hashcache_store::collapse::Leader;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
+use super::FetchTask;
 use super::ask::Answered;
-use super::counters::ByteCount;
-use super::spec::{FetchSpec, Fetched, Reply, SelectedResponse, requester};
+use super::spec::{Fetched, SelectedResponse, requester};
 use super::variant::{add_row, change, change_as_of};
 use crate::worker::Worker;
 
@@ -123,42 +120,40 @@ fn is_private(request: &HeaderMap) -> bool {
     request.contains_key(AUTHORIZATION) || RequestDirectives::parse(request).no_store
 }
 
-/// Confirms the stored response by a 304 and answers with it. `as_of` was drawn before the request
-/// was sent upstream.
-pub(super) async fn confirm(
-    worker: &Rc<Worker>,
-    spec: &FetchSpec,
-    (selected, as_of): (Box<SelectedResponse>, Option<Version>),
-    answered: Box<Answered>,
-    times: Times,
-    (leader, reply, byte_count): (Option<Leader>, Reply, &ByteCount),
-) {
-    let (exchange, next_hop) = (answered.exchange, answered.next_hop);
-    let bytes = exchange.response.body().origin_bytes();
-    byte_count.add(bytes);
-    worker.metrics.fetched(bytes, 0);
-    let (head, body) = exchange.response.into_parts();
-    drop(body);
-    let mut selected = selected;
-    let fresh =
-        |stored: &mut StoredResponse| freshened(worker, &spec.target, stored, &head.headers, times);
-    // By the stored `Vary`, before the `Vary` of the 304 replaces it, because an override could
-    // choose the new value. If requests with other fields stored the response, it belongs to them,
-    // whatever `Vary` names.
-    let varied = if selected.alias.is_some() {
-        Vec::new()
-    } else {
-        Vary::parse(&selected.stored.fields).into_names()
-    };
-    let may_override = spec.may_override(worker, &varied);
-    let rewrites = may_rewrite(worker, &selected.hit, &selected.stored, &spec.fields);
-    let stays = fresh(&mut selected.stored);
-    let name = &selected.place.name;
-    let is_private = is_private(&spec.fields) || may_override;
-    match stays {
-        _ if is_private => {}
-        // The update must be stored before the followers are informed, because they look it up.
-        true => {
+impl FetchTask {
+    /// Confirms the stored response by a 304 and answers with it. `as_of` was drawn before the
+    /// request was sent upstream.
+    pub(super) async fn confirm(
+        self,
+        (mut selected, as_of): (Box<SelectedResponse>, Option<Version>),
+        answered: Box<Answered>,
+        times: Times,
+    ) {
+        self.count(&answered.exchange.response);
+        let (worker, spec) = (&self.worker, &self.spec);
+        let next_hop = answered.next_hop;
+        let (head, body) = answered.exchange.response.into_parts();
+        drop(body);
+        let fresh = |stored: &mut StoredResponse| {
+            freshened(worker, &spec.target, stored, &head.headers, times)
+        };
+        // By the stored `Vary`, before the `Vary` of the 304 replaces it, because an override could
+        // choose the new value. If requests with other fields stored the response, it belongs to
+        // them, whatever `Vary` names.
+        let varied = if selected.alias.is_some() {
+            Vec::new()
+        } else {
+            Vary::parse(&selected.stored.fields).into_names()
+        };
+        let may_override = spec.may_override(worker, &varied);
+        let rewrites = may_rewrite(worker, &selected.hit, &selected.stored, &spec.fields);
+        let stays = fresh(&mut selected.stored);
+        let name = &selected.place.name;
+        let is_private = is_private(&spec.fields) || may_override;
+        if !is_private && !stays {
+            worker.cache.invalidate(name);
+        } else if !is_private {
+            // The update must be stored before the followers are informed, because they look it up.
             if rewrites {
                 let version = selected.hit.version().to_u64();
                 change_as_of(worker, name, (Some(version), as_of), &fresh).await;
@@ -167,21 +162,25 @@ pub(super) async fn confirm(
                 add_row(worker, &selected.place.key, row).await;
             }
         }
-        false => worker.cache.invalidate(name),
-    }
-    if let Some(leader) = leader {
-        let (from, requester) = (spec.client_and_origin(), requester(&spec.fields));
-        match stays {
-            // The followers have their own overrides, so they need not wait for each other. The
-            // outcome gives no information about the key.
-            _ if may_override => leader.for_one(requester),
-            // A leader that is dropped hands over to a follower.
-            _ if is_private => {}
-            true => leader.validated(from, requester),
-            // Nothing is left in the store for the followers to look up.
-            false => leader.not_shared(from, requester, Instant::now()),
+        if let Some(leader) = self.leader {
+            let (from, requester) = (spec.client_and_origin(), requester(&spec.fields));
+            if may_override {
+                // A follower with such a field fetches for itself at once. The outcome gives no
+                // information about the key.
+                leader.for_one(requester);
+            } else if is_private {
+                // A leader that is dropped hands over to a follower.
+                drop(leader);
+            } else if stays {
+                leader.validated(from, requester);
+            } else {
+                // Nothing is left in the store for the followers to look up.
+                leader.not_shared(from, requester, Instant::now());
+            }
         }
+        for_its_client(&mut selected.stored.fields, &head.headers);
+        let _ = self
+            .reply
+            .send(Ok(Fetched::Confirmed { selected, next_hop }));
     }
-    for_its_client(&mut selected.stored.fields, &head.headers);
-    let _ = reply.send(Ok(Fetched::Confirmed { selected, next_hop }));
 }

@@ -9,7 +9,7 @@
 use std::sync::Once;
 
 use bytes::Bytes;
-use hashcache::{Hit, Keep, Put, Reservation, Storage};
+use hashcache::{Hit, Keep, Put, PutError, Reservation, Storage};
 use hashcache_base::share::reserve_for;
 use hashcache_http::{
     ContentRange, NotStored, ResponseDirectives, Storable, StoredFacts, UnixTime, VaryRow,
@@ -201,10 +201,12 @@ fn begin_whole(
     let route = spec.route.as_ref().ok().and_then(Option::as_ref);
     let known = (route.and_then(Route::key), response_time);
     let mark = mark(place, &spec.fields, announced, known);
-    let metadata = stored.encode();
+    let Some(metadata) = stored.encode() else {
+        return StoreDecision::Pass(NotStored::HeadTooLong);
+    };
     stored.pages = None;
     let row = plan.new_row(&stored.fields);
-    let put = metadata.clone().map(|metadata| Put {
+    let put = Put {
         // With pages, the stored length is known only after the last byte.
         length: length.filter(|_| memory.is_none()),
         group,
@@ -213,11 +215,13 @@ fn begin_whole(
         fresh_until: fresh_until(&facts, response_time),
         keep: if in_parts { Keep::AtEnd } else { Keep::Whole },
         labels,
-        ..Put::metadata(metadata)
-    });
-    let begun = plan.intent.zip(put);
-    let Some(writer) = begun.and_then(|(intent, put)| intent.writer(put).ok()) else {
-        return StoreDecision::Pass(NotStored::NoUse);
+        ..Put::metadata(metadata.clone())
+    };
+    // Without an intent, the name does not fit into the store.
+    let writer = match plan.intent.map(|intent| intent.writer(put)) {
+        Some(Ok(writer)) => writer,
+        Some(Err(error)) => return StoreDecision::Pass(reason_of(error)),
+        None => return StoreDecision::Pass(NotStored::HeadTooLong),
     };
     StoreDecision::Store(Box::new(BegunPut {
         writer: match memory {
@@ -225,11 +229,20 @@ fn begin_whole(
             None => ContentWriter::Plain(Box::new(writer)),
         },
         stored,
-        metadata: metadata.unwrap_or_default(),
+        metadata,
         length,
         response_time,
         row,
     }))
+}
+
+/// The reason for operators if the engine does not take a response.
+fn reason_of(error: PutError) -> NotStored {
+    match error {
+        PutError::Name { .. } | PutError::Metadata { .. } => NotStored::HeadTooLong,
+        PutError::OutOfService => NotStored::OutOfService,
+        _ => NotStored::NoMemory,
+    }
 }
 
 /// Announces the page table in the metadata of text that the box at one end of a link may offer,

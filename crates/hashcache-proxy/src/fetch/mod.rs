@@ -60,7 +60,6 @@ use http::header::{AGE, DATE, ETAG, IF_RANGE, RANGE};
 use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
-use self::confirm::confirm;
 use self::content_hash::ContentHash;
 use self::counters::{ByteCount, Trailers};
 use self::fields::{copy_for_upstream, request, strip_for_storing, whole_of_part};
@@ -116,7 +115,7 @@ impl FetchTask {
             && !has_strict_condition(&self.spec.fields)
         {
             // The 412 answers a condition that the proxy has set, not the client.
-            return self.again_without_condition(answered).await;
+            return self.again(answered, without_condition).await;
         }
         if is_failing(status) {
             self.note_failed();
@@ -125,7 +124,12 @@ impl FetchTask {
             StoreDecision::Store(begun) => self.store(answered, *begun).await,
             // Boxed, because only few fetches need this future.
             StoreDecision::Part(part) => Box::pin(self.store_part(answered, *part)).await,
-            StoreDecision::Small => self.again_as_whole(answered).await,
+            // The range is too small to be worth parts, or the content may be longer than the
+            // origin states.
+            StoreDecision::Small => {
+                let as_whole = |spec: &mut FetchSpec| spec.extent = Extent::Whole;
+                self.again(answered, as_whole).await;
+            }
             StoreDecision::NotInParts => self.not_in_parts(&answered),
             StoreDecision::Pass(reason) => self.pass(answered, reason, times.1),
         }
@@ -207,25 +211,17 @@ impl FetchTask {
     async fn not_modified(mut self, answered: Box<Answered>, intents: &Intents, times: Times) {
         let fields = answered.exchange.response.headers();
         let Some(selected) = spoken_of(&self.worker, &mut self.spec, fields).await else {
-            return self.again_without_condition(answered).await;
+            return self.again(answered, without_condition).await;
         };
-        let stored = (selected, intents.drawn());
-        let tell = (self.leader, self.reply, &self.byte_count);
-        confirm(&self.worker, &self.spec, stored, answered, times, tell).await;
+        self.confirm((selected, intents.drawn()), answered, times)
+            .await;
     }
 
-    async fn again_without_condition(mut self, answered: Box<Answered>) {
-        (self.spec.selected, self.spec.choices) = (None, None);
-        drop(answered);
-        Box::pin(self.run()).await;
-    }
-
-    /// Fetches the whole content: the range is too small to be worth parts, or the content may be
-    /// longer than the origin states.
-    async fn again_as_whole(mut self, answered: Box<Answered>) {
+    /// Sends another request in place of the request that was answered, after `change`.
+    async fn again(mut self, answered: Box<Answered>, change: impl FnOnce(&mut FetchSpec)) {
         self.count(&answered.exchange.response);
         drop(answered);
-        self.spec.extent = Extent::Whole;
+        change(&mut self.spec);
         Box::pin(self.run()).await;
     }
 
@@ -460,6 +456,10 @@ fn count(worker: &Worker, byte_count: &ByteCount, response: &Response<ResponseBo
     let bytes = response.body().origin_bytes();
     byte_count.add(bytes);
     worker.metrics.fetched(bytes, 0);
+}
+
+fn without_condition(spec: &mut FetchSpec) {
+    (spec.selected, spec.choices) = (None, None);
 }
 
 fn shared_failure(spec: &FetchSpec, failure: Failure) -> SharedFailure {

@@ -15,8 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use hashcache_base::failure::{Failure, LinkFault};
 use hashcache_http::{
-    ContentDigest, accept_stored_coding, continues_stored, is_multipart, parse_content_range,
-    remove_content_digests,
+    ContentDigest, NotStored, accept_stored_coding, continues_stored, is_multipart,
+    parse_content_range, remove_content_digests,
 };
 use hashcache_link::coding::LinkCoding;
 use hashcache_link::usage::LinkUsage;
@@ -109,8 +109,12 @@ impl Transfer {
                         return self.broken_promise(&body, writer);
                     }
                     self.hash.update(data);
+                    let was_stored = writer.is_stored();
                     if !take_content(&self.worker, &mut writer, data).await {
                         break;
+                    }
+                    if was_stored && !writer.is_stored() {
+                        self.note_not_stored(NotStored::NoMemory);
                     }
                     self.bypass_too_large(&mut writer);
                     let metrics = &self.worker.metrics;
@@ -185,6 +189,7 @@ impl Transfer {
         self.count(body, writer.written());
         let host = self.spec.target.authority.to_string();
         tracing::debug!(host, "content is not what its digest says");
+        self.note_not_stored(NotStored::Incomplete);
         if !writer.is_stored() {
             // The bytes before the bypass are stored already, so remove them.
             self.worker.cache.invalidate(&self.spec.place.name);
@@ -202,8 +207,17 @@ impl Transfer {
         let size = self.length.unwrap_or(0).max(writer.written());
         if size > most {
             note_too_large(&self.worker, size, most);
+            self.note_not_stored(NotStored::TooLarge);
             writer.bypass();
         }
+    }
+
+    /// Notes for operators why the response is not stored, although `Cache-Status` has announced
+    /// that it would be.
+    fn note_not_stored(&self, reason: NotStored) {
+        let common = &self.worker.common;
+        let key = &self.spec.place.key;
+        common.not_stored.note(key, reason, common.now());
     }
 
     /// Returns true if all bytes of a known length have arrived.
@@ -230,8 +244,8 @@ impl Transfer {
     fn is_wanted(&self, writer: &ContentWriter) -> bool {
         let is_wanted_anyway = match self.spec.cause {
             Cause::Request | Cause::RequestByHint => false,
-            // No client waits, so nobody can be cut off. Content that is not stored is of no use
-            // to anybody.
+            // No client waits, so nobody can be cut off. Content that is not stored is of no use to
+            // anybody.
             Cause::Revalidation => writer.is_stored() && !self.byte_count.is_over_quota(),
             // The object is short.
             Cause::Hint => writer.is_stored(),

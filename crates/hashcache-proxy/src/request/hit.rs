@@ -370,12 +370,10 @@ fn draft(
     stored: &StoredResponse,
 ) -> Draft {
     let mut draft = plain_draft(now, request, facts, length, stored);
-    match draft.has_stored_fields {
-        true => draft.form = form,
-        false if draft.status == StatusCode::NOT_MODIFIED => {
-            form.apply_to_not_modified(&mut draft.fields);
-        }
-        false => {}
+    if draft.has_stored_fields {
+        draft.form = form;
+    } else if draft.status == StatusCode::NOT_MODIFIED {
+        form.apply_to_not_modified(&mut draft.fields);
     }
     draft
 }

@@ -61,7 +61,7 @@ impl MemoryHits {
     }
 }
 
-/// Meaning of a plain request's field here.
+/// Effect of a request field on the answer from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldKind {
     Host,
@@ -365,11 +365,10 @@ fn write_head<'a>(
             }
             // `site::finish` removes this field; from an origin of the Web it is an ordinary field.
             _ if name == ORIGIN.as_str().as_bytes() => {
-                if common.is_reverse() {
-                    continue;
-                } else {
+                if !common.is_reverse() {
                     return None;
                 }
+                continue;
             }
             _ => {}
         }

@@ -63,7 +63,7 @@ pub(super) enum Next {
     Serve(Box<Found>),
     /// Validate a stored response at upstream.
     Validate(Box<SelectedResponse>, Forward, OnError),
-    /// Follow another request's fetch, or start a fetch.
+    /// Follow the fetch of another request, or start a fetch.
     Miss(ObjectPlace, ForwardReason),
     /// Fetch; the response is stored if that is allowed.
     Fetch(Fetch),
@@ -209,13 +209,13 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Time to wait for another request's fetch of the same key.
+    /// Time to wait for the fetch of another request for the same key.
     pub(super) fn wait_times(&self) -> WaitTimes {
         let worker = &self.connection.worker;
         worker.wait_times(&self.request.target.authority)
     }
 
-    /// Returns true if the request may follow another request's fetch, or share its own fetch.
+    /// Returns true if the request may follow the fetch of another request, or share its own fetch.
     pub(super) fn may_share(&self) -> bool {
         let facts = &self.facts;
         facts.method == MethodKind::Get
@@ -232,7 +232,7 @@ impl<'a> Transaction<'a> {
         fetch::requester(&self.request.fields)
     }
 
-    /// Tells whether a sibling's store may answer the request.
+    /// Permission for the store of a sibling to answer the request.
     pub(super) fn siblings(&self) -> Siblings {
         let directives = &self.facts.directives;
         let wants_origin = directives.no_cache
@@ -371,15 +371,17 @@ impl ClientRequest {
         if !has_credentials && self.linked_login.is_none() && !pins.has_login(&key) {
             return;
         }
-        self.login = match self.is_one_client(connection) {
-            true => Login::Pinned(key),
+        self.login = if self.is_one_client(connection) {
+            Login::Pinned(key)
+        } else if has_credentials {
+            Login::Alone
+        } else {
             // The request may belong to any client of the proxy in front, so it follows no login.
-            false if !has_credentials => Login::None,
-            false => Login::Alone,
+            Login::None
         };
     }
 
-    /// Decides about pinning the connection if the response offers such a login.
+    /// Returns how the connection is pinned if the response offers such a login.
     pub(super) fn pinning(&self, connection: &Connection) -> Pinning {
         if self.is_one_client(connection) {
             let client = connection.allowance.share().clone();

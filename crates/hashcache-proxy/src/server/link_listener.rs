@@ -128,11 +128,14 @@ impl LinkListener {
                 biased;
                 ending = &mut serving => break ending,
                 // The streams and tunnels of the old connection are closed too.
-                () = entered.displaced() => return if common.is_child(&pin) {
-                    info!(%client, %pin, "child connected again; the old connection ends");
-                } else {
-                    warn!(%client, %pin, "the pin of a child was removed; it has to go");
-                },
+                () = entered.displaced() => {
+                    if common.is_child(&pin) {
+                        info!(%client, %pin, "child connected again; the old connection ends");
+                    } else {
+                        warn!(%client, %pin, "the pin of a child was removed; it has to go");
+                    }
+                    return;
+                }
                 _ = stage.changed() => match *stage.borrow_and_update() {
                     Stage::Serving => {}
                     Stage::Draining => drop(stop.send_replace(true)),

@@ -39,8 +39,9 @@ static KEYS: &[Key] = &[
         .default("64MiB")
         .about("Memory for the index, hot objects, pending writes and connections")
         .details(
-            "The whole heap of the process counts. Its code takes up to 20 MiB more. If the index \
-             does not fit, the proxy does not start and prints the smallest value that works.",
+            "If the process has other memory too, hot objects leave room for it, up to a quarter \
+             of this. The code of the program takes up to 20 MiB more. If the index does not fit, \
+             the proxy does not start and prints the smallest value that works.",
         )
         .page("disk-and-memory.md#limit-memory"),
     Key::new(

@@ -42,8 +42,10 @@ static KEYS: &[Key] = &[
             "A sixteenth of it is granted again each second, and one frame for each KiB sent to \
              the client. Also applies to origins.",
         ),
-    limit!(head_bytes, MEMORY_SIZE).about("Size of a request head"),
-    limit!(head_fields, COUNT).about("Fields in a request head"),
+    limit!(head_bytes, MEMORY_SIZE)
+        .about("Size of a head, of a request or of an origin's response"),
+    limit!(head_fields, COUNT)
+        .about("Field lines in a head, of a request or of an origin's response"),
     limit!(target_bytes, MEMORY_SIZE).about("Size of a request target"),
     limit!(chunk_extension_bytes, MEMORY_SIZE).about("Size of the extensions of one chunk"),
     limit!(head_time, POSITIVE_TIME)

@@ -1,4 +1,4 @@
-//! Time limit on waiting for content from another request's fetch.
+//! Time limit on waiting for content from the fetch of another request.
 //!
 //! Used by `assembly` while it follows such a fetch. For a fetch that the assembly itself started,
 //! it waits until the fetch is over.
@@ -46,10 +46,9 @@ impl Patience {
             let Ok(piece) = timeout(self.left, piece).await else {
                 if follower.waits_for_writer() {
                     return Err(Late);
-                } else {
-                    // The bytes have arrived: the disk is slow, or the client's memory is used up.
-                    self.renew();
                 }
+                // The bytes have arrived: the disk is slow, or the client's memory is used up.
+                self.renew();
                 continue;
             };
             self.left = self.left.saturating_sub(begun.elapsed());
