@@ -62,11 +62,12 @@ pub fn run(args: &ExplainArgs, environment: &Environment) -> anyhow::Result<Exit
     let token = proxy.token_if_any()?;
     let text = view(proxy.address, &target, token.as_deref())?;
     let answer: Value = serde_json::from_str(&text).context("the answer is no JSON")?;
-    say(&if args.json {
+    let text = if args.json {
         format!("{answer:#}\n")
     } else {
         told(&answer)
-    });
+    };
+    say(&text);
     Ok(ExitCode::SUCCESS)
 }
 

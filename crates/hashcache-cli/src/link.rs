@@ -1,4 +1,4 @@
-//! `hashcache link`: this box's key for links, and a running proxy's links.
+//! `hashcache link`: the key of this box for links, and the links of a running proxy.
 //!
 //! Called by `main`. The proxy's library makes and reads the key; the admin listener reports the
 //! status. Invariant: no part of a private key is ever printed.
@@ -101,11 +101,12 @@ fn pin(args: &KeyArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
     let directory = directory(args.dir.as_deref(), environment)?;
     let loaded = LinkIdentity::load(&directory);
     let identity = loaded.map_err(|error| cannot("show the pin", error))?;
-    say(&if args.json {
+    let text = if args.json {
         json_of(&identity, &directory)
     } else {
         format!("{}\n", identity.pin())
-    });
+    };
+    say(&text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -153,11 +154,12 @@ fn status(args: &StatusArgs, environment: &Environment) -> anyhow::Result<ExitCo
     let now = now
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    say(&if args.json {
+    let text = if args.json {
         format!("{links:#}\n")
     } else {
         told(&links, now)
-    });
+    };
+    say(&text);
     let each = || {
         ["parents", "children"]
             .into_iter()

@@ -49,11 +49,12 @@ pub fn run(args: &OfflineArgs, environment: &Environment) -> anyhow::Result<Exit
         },
     };
     let state: Value = serde_json::from_str(&answer).context("the answer is no JSON")?;
-    say(&if args.json {
+    let text = if args.json {
         format!("{state}\n")
     } else {
         told(&state)
-    });
+    };
+    say(&text);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -328,14 +328,12 @@ fn closing(plan: &Plan, picked: Option<&Row>) -> String {
         }
         None => {
             let least = show_size(MEMORY_LEFT_MIN);
-            let _ = if plan.rows.iter().any(|row| row.layout.is_some()) {
-                writeln!(
-                    text,
-                    "\nno policy fits: at least {least} of memory is needed"
-                )
+            let reason = if plan.rows.iter().any(|row| row.layout.is_some()) {
+                format!("at least {least} of memory is needed")
             } else {
-                writeln!(text, "\nno policy fits: a store cannot have this size")
+                "a store cannot have this size".to_owned()
             };
+            let _ = writeln!(text, "\nno policy fits: {reason}");
         }
     }
     text

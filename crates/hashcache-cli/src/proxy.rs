@@ -499,10 +499,12 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
         ""
     };
     let in_all = if caches.len() > 1 { " in all" } else { "" };
-    let role = match values.is_reverse() {
-        true => format!("in front of {}", values.front_of()),
-        false if is_proxy => "proxy".to_owned(),
-        false => "wan".to_owned(),
+    let role = if values.is_reverse() {
+        format!("in front of {}", values.front_of())
+    } else if is_proxy {
+        "proxy".to_owned()
+    } else {
+        "wan".to_owned()
     };
     let on = if is_proxy {
         format!(" on {}", addresses.join(" "))

@@ -56,7 +56,8 @@ pub fn run(args: &PurgeArgs, environment: &Environment) -> anyhow::Result<ExitCo
         (200, answer) => answer,
         (status, answer) => return Err(refusal(status, &answer).into()),
     };
-    say(&if args.json { answer } else { told(&answer) });
+    let text = if args.json { answer } else { told(&answer) };
+    say(&text);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -30,7 +30,7 @@ pub fn voice(tree: &Tree) -> Vec<Finding> {
     let crates = comments_by_crate(tree);
     let mut findings = vec![];
     for (name, comments) in &crates {
-        let lines = comments.lines().count() as f64;
+        let lines = comments.lines().count().max(1) as f64;
         for (word, anchor) in &rates.anchors {
             let count = rates.count(word, comments) as f64;
             let rate = 1_000.0 * count / lines;
@@ -45,6 +45,14 @@ pub fn voice(tree: &Tree) -> Vec<Finding> {
         .keys()
         .filter(|name| !crates.contains_key(*name));
     findings.extend(unknown.map(|name| Finding::new(RATES, 0, format!("no crate `{name}`"))));
+    let listed = rates.above.values().flat_map(BTreeMap::keys);
+    let unknown = listed
+        .chain(rates.forms.keys())
+        .filter(|word| !rates.anchors.contains_key(*word));
+    findings.extend(unknown.map(|word| {
+        let what = format!("\"{word}\" has no rate under `[anchors]`");
+        Finding::new(RATES, 0, what)
+    }));
     findings
 }
 
@@ -53,17 +61,18 @@ fn judge(name: &str, word: &str, rate: f64, limit: f64, listed: Option<f64>) -> 
     let what = match listed {
         None if rate <= limit => return None,
         None => format!(
-            "`{name}` uses \"{word}\" {shown} times per 1,000 comment lines; at most {limit:.1} \
-             fit: name the thing, give the reason"
+            "`crates/{name}` uses \"{word}\" {shown} times per 1,000 comment lines; at most \
+             {limit:.1} fit: name the thing, give the reason"
         ),
         Some(_) if rate <= limit => {
-            format!("`{name}` uses \"{word}\" seldom enough now: take it out")
+            format!("`crates/{name}` uses \"{word}\" seldom enough now: take it out")
         }
         Some(listed) if shown > listed => format!(
-            "`{name}` uses \"{word}\" {shown} times per 1,000 comment lines, more than {listed}"
+            "`crates/{name}` uses \"{word}\" {shown} times per 1,000 comment lines, more than \
+             {listed}"
         ),
         Some(listed) if shown < listed * (1.0 - SLACK) => {
-            format!("`{name}` uses \"{word}\" {shown} times now: lower {listed} to that")
+            format!("`crates/{name}` uses \"{word}\" {shown} times now: lower {listed} to that")
         }
         Some(_) => return None,
     };
@@ -114,7 +123,7 @@ fn comments_by_crate(tree: &Tree) -> BTreeMap<String, String> {
         if is_of_tests(file) {
             continue;
         }
-        let code = text.split("#[cfg(test)]\nmod tests {").next();
+        let code = text.split("\nmod tests {").next();
         let comments = crates.entry(name.to_owned()).or_default();
         for line in code.unwrap_or_default().lines() {
             if let Some(comment) = line.trim_start().strip_prefix("//") {
@@ -176,8 +185,10 @@ mod tests {
     }
 
     #[test]
-    fn crates_that_are_gone_are_named() {
+    fn crates_and_words_that_are_gone_are_named() {
         let listed = format!("{TOML}[above.gone]\nwhat = 60.0\n");
         assert_eq!(found(&listed, &source(1)).len(), 1);
+        let words = format!("{TOML}which = [\"that\"]\n[above.a]\nwhere = 60.0\n");
+        assert_eq!(found(&words, &source(1)).len(), 2);
     }
 }

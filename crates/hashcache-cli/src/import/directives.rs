@@ -53,18 +53,20 @@ pub fn import(draft: &mut Draft, line: &Line, treatment: Treatment) {
         Treatment::Unneeded(reason) => return draft.unneeded(line, reason),
         Treatment::Missing(reason) => return draft.missing(line, reason),
         Treatment::Open(harmless, reason) => {
-            return if harmless.contains(&line.arg(0)) {
+            if harmless.contains(&line.arg(0)) {
                 draft.unneeded(line, "it changes nothing");
             } else {
                 draft.open(line, reason);
-            };
+            }
+            return;
         }
         Treatment::Always(word, reason) => {
-            return if line.arg(0) == word {
+            if line.arg(0) == word {
                 draft.unneeded(line, reason);
             } else {
                 draft.missing(line, reason);
-            };
+            }
+            return;
         }
         Treatment::Time(key) => {
             let time = values::time(&line.args).filter(|time| !time.is_zero());

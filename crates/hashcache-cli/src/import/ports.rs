@@ -115,10 +115,14 @@ fn own_setting(line: &Line, acls: &Acls) -> Option<Own> {
         except: vec![Condition::of_ports(ports.clone())],
         ..condition
     };
-    match line.arg(0) == "deny" {
-        true if *condition == but_ports(Condition::default()) => Some(Own::Port(ports)),
-        true if *condition == but_ports(Condition::of_connect()) => Some(Own::ConnectPort(ports)),
-        _ => None,
+    if line.arg(0) != "deny" {
+        None
+    } else if *condition == but_ports(Condition::default()) {
+        Some(Own::Port(ports))
+    } else if *condition == but_ports(Condition::of_connect()) {
+        Some(Own::ConnectPort(ports))
+    } else {
+        None
     }
 }
 

@@ -325,7 +325,7 @@ impl<B: Body<Data = Pieces> + Unpin> OutgoingBody<B> {
         })
     }
 
-    /// The same content, which waits for its turn on a link.
+    /// Makes the content wait for its turn on a link.
     pub(super) fn in_turn(mut self, turn: Option<SendTurn>) -> Self {
         self.turn = turn;
         self
@@ -404,19 +404,16 @@ impl<B: Body<Data = Pieces> + Unpin> Body for OutgoingBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         let rest = self.rest.as_ref().map_or(0, Pieces::remaining) as u64;
-        match self.bodiless {
-            true => SizeHint::with_exact(0),
-            false if rest > 0 => {
-                let mut hint = SizeHint::new();
-                let of_body = self.body.size_hint();
-                hint.set_lower(of_body.lower() + rest);
-                if let Some(upper) = of_body.upper() {
-                    hint.set_upper(upper + rest);
-                }
-                hint
-            }
-            false => self.body.size_hint(),
+        if self.bodiless {
+            return SizeHint::with_exact(0);
         }
+        let of_body = self.body.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(of_body.lower() + rest);
+        if let Some(upper) = of_body.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
     }
 }
 

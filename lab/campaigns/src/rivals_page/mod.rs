@@ -89,10 +89,12 @@ pub fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     let version = Version::of_sources();
     let mut all = vec![];
     for part in form.parts() {
-        let kept = match args.wants(part) {
-            true if args.again => None,
-            true => Kept::read(&folder, part, form, Some(&version))?,
-            false => Kept::read(&folder, part, form, None)?,
+        let kept = if !args.wants(part) {
+            Kept::read(&folder, part, form, None)?
+        } else if args.again {
+            None
+        } else {
+            Kept::read(&folder, part, form, Some(&version))?
         };
         let outcome = match kept {
             Some(kept) => Ok((kept, "kept")),

@@ -11,8 +11,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::client::{Asked, Requester};
 use super::disk::DiskWatch;
-use super::objects::Objects;
-use super::objects::Way;
+use super::objects::{Objects, Way};
 use super::tally::{READY_WITHIN, percent};
 use super::{Options, Victim};
 use crate::scenario::Verdict;

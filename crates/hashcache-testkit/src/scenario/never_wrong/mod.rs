@@ -31,8 +31,7 @@ use crate::{ContentOptions, ContentOrigin};
 use client::{Asked, Requester};
 use disk::DiskWatch;
 pub use fill::{Fill, SPEED, fill};
-use objects::Way;
-use objects::{Objects, Random};
+use objects::{Objects, Random, Way};
 pub use tally::READINESS;
 use tally::Tally;
 

@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::client::Asked;
-use super::objects::Way;
-use super::objects::{Committed, Objects};
+use super::objects::{Committed, Objects, Way};
 use super::{Came, Options};
 use crate::Counts;
 use crate::scenario::Verdict;
