@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 
 /// The readers, straight from their source.
-#[path = "../../crates/hashcache-cli/src/import"]
+#[path = "../../crates/hashcache-import/src"]
 #[allow(dead_code, reason = "the command uses the rest")]
 mod import {
     pub(crate) mod address;
@@ -17,10 +17,6 @@ mod import {
     pub(crate) mod week;
     pub(crate) mod work;
 }
-
-#[path = "../../crates/hashcache-cli/src/output.rs"]
-#[allow(dead_code, reason = "the command uses the rest")]
-mod output;
 
 use import::address::Addresses;
 use import::{address, lines, values, week};

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
+use hashcache_settings::fault::Fault;
+use hashcache_settings::{Effective, Environment, given_flags};
 
 use crate::address::reachable;
-use crate::fault::Fault;
-use crate::settings::{self, Effective, Environment, given_flags};
 
 /// Maximum length of a response; a longer response is an error.
 const RESPONSE_BYTES: usize = 8 << 20;
@@ -51,7 +51,7 @@ impl AdminArgs {
             ("admin", &self.admin),
             ("admin-token-file", &self.admin_token_file),
         ]);
-        let effective = settings::load(self.config.as_deref(), given, environment)?;
+        let effective = hashcache_settings::load(self.config.as_deref(), given, environment)?;
         Ok(AdminListener {
             address: address(&effective)?,
             token_file: effective.values.startup.admin_token_file,

@@ -1,11 +1,12 @@
 //! The command line: subcommands, their help, and flags that are no settings. The flags for
-//! settings are in `settings::flags`.
+//! settings are in `hashcache_settings`.
 
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
+use hashcache_settings::SettingArgs;
 
 use crate::bench::BenchCommand;
 use crate::ca::CaCommand;
@@ -18,7 +19,6 @@ use crate::offline::OfflineArgs;
 use crate::plan::PlanArgs;
 use crate::purge::PurgeArgs;
 use crate::report::ReportArgs;
-use crate::settings::SettingArgs;
 #[cfg(feature = "sim")]
 use crate::sim::SimCommand;
 use crate::top::TopArgs;
@@ -63,19 +63,19 @@ pub enum Command {
         #[command(flatten)]
         settings: Box<SettingArgs>,
     },
-    /// Say what a running proxy would do with a request for a URL, and why
+    /// Explain how a running proxy would handle a request for a URL
     Explain(ExplainArgs),
-    /// List what a running proxy has stored
+    /// List the objects that a running proxy has stored
     List(ListArgs),
     /// Remove objects from the cache of a running proxy
     Purge(PurgeArgs),
-    /// Show what a running proxy does, in the terminal
+    /// Watch a running proxy in the terminal
     Top(TopArgs),
-    /// Show what the cache has saved in the last day, week, month or more
+    /// Show the savings of the last day, week, month or more
     Report(ReportArgs),
     /// Show or set whether the line to the Internet counts as down
     Offline(OfflineArgs),
-    /// Ask a running proxy whether it works, for containers and scripts
+    /// Check that a running proxy works, for containers and scripts
     Healthcheck(HealthArgs),
     /// Check, show or explain the configuration
     #[command(subcommand)]
@@ -115,7 +115,7 @@ pub enum Command {
     /// Measure the policies of the storage engine
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Replay logs of web caches, and count what they have
+    /// Replay logs of web caches, and count their requests
     #[cfg(feature = "sim")]
     #[command(subcommand)]
     Sim(SimCommand),
@@ -134,7 +134,7 @@ pub enum Command {
     },
 }
 
-/// Subcommands of `hashcache config`.
+/// Subcommands under `hashcache config`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
     /// Check the configuration file and the environment, and print every error
@@ -184,7 +184,7 @@ Any TCP is carried as new data and references to data that both boxes have store
 `hashcache proxy` with a link does the same with `link_forward` in its configuration. Settings are
 those of `hashcache proxy`, but `listen` has no effect; two processes cannot share one `cache`.";
 
-/// Arguments of `hashcache wan`.
+/// Arguments for `hashcache wan`.
 #[derive(Args, Clone, Debug)]
 pub struct WanArgs {
     /// Port to forward: PORT=HOST:PORT on loopback, or ADDRESS:PORT=HOST:PORT
@@ -217,72 +217,9 @@ pub fn command() -> clap::Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Accepts, Source, Written, find_flag};
-
-    /// Flags that are not settings: they name a configuration file, or belong to clap.
-    const OTHERS: [&str; 3] = ["config", "help", "version"];
-
-    fn flags() -> Vec<String> {
-        let command = SettingArgs::augment_args(clap::Command::new("test"));
-        let longs = command
-            .get_arguments()
-            .filter_map(|arg| arg.get_long().map(str::to_owned));
-        longs
-            .filter(|long| !OTHERS.contains(&long.as_str()))
-            .collect()
-    }
 
     #[test]
     fn the_command_line_holds_together() {
         command().debug_assert();
-    }
-
-    #[test]
-    fn every_flag_is_a_key_of_the_file_and_a_variable() {
-        assert!(flags().contains(&"cache-size".to_owned()));
-        for flag in flags() {
-            assert!(find_flag(&flag).is_some(), "{flag}");
-        }
-    }
-
-    #[test]
-    fn every_flag_arrives_under_its_own_name() {
-        for flag in flags() {
-            let key = find_flag(&flag).unwrap().key;
-            let argument = match key.kind.accepts {
-                Accepts::Words(words) => format!("--{flag}={}", words()[0]),
-                Accepts::Truth if key.is_flag_opposite() => format!("--{flag}"),
-                _ => format!("--{flag}=7"),
-            };
-            let cli = Cli::try_parse_from(["hashcache", "config", "show", &argument]).unwrap();
-            let Command::Config(ConfigCommand::Show { settings, .. }) = cli.command else {
-                panic!("another command")
-            };
-            let given = settings.given();
-            assert_eq!(given.len(), 1, "{flag}");
-            assert_eq!(given[0].source, Source::Flag(format!("--{flag}")));
-            assert_eq!(given[0].found.key.name, key.name);
-        }
-    }
-
-    #[test]
-    fn lists_are_given_by_repeating_a_flag_or_with_commas() {
-        let line = [
-            "hashcache",
-            "config",
-            "show",
-            "--listen=1.1.1.1:1,2.2.2.2:2",
-            "--listen",
-            "3.3.3.3:3",
-        ];
-        let Command::Config(ConfigCommand::Show { settings, .. }) =
-            Cli::try_parse_from(line).unwrap().command
-        else {
-            panic!("another command")
-        };
-        let written = ["1.1.1.1:1", "2.2.2.2:2", "3.3.3.3:3"]
-            .map(str::to_owned)
-            .to_vec();
-        assert_eq!(settings.given()[0].written, Written::Many(written));
     }
 }

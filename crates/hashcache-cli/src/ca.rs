@@ -13,13 +13,13 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use hashcache_http::{UnixTime, http_date};
 use hashcache_proxy::{AuthorityError, CertificateAuthority, MakeOptions};
+use hashcache_settings::Environment;
+use hashcache_settings::fault::Fault;
 use serde_json::json;
 
-use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
-use crate::settings::{self, Environment};
 
-/// Subcommands of `hashcache ca`.
+/// Subcommands under `hashcache ca`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum CaCommand {
     /// Make a certificate authority (CA) for intercepting HTTPS
@@ -36,7 +36,7 @@ you can read the directory, and nothing that exists is overwritten. With --only,
 these domains only; the root key is deleted after use, so nobody can extend it.
 Devices get the certificate from the proxy's page http://PROXY/ca.";
 
-/// Arguments of `hashcache ca init`.
+/// Arguments for `hashcache ca init`.
 #[derive(Args, Clone, Debug)]
 pub struct InitArgs {
     /// Directory for the CA [default: from the configuration, otherwise hashcache/ca in ~/.config,
@@ -54,7 +54,7 @@ pub struct InitArgs {
     json: bool,
 }
 
-/// Arguments of `hashcache ca show`.
+/// Arguments for `hashcache ca show`.
 #[derive(Args, Clone, Debug)]
 pub struct ShowArgs {
     /// Directory of the CA [default: from the configuration, otherwise hashcache/ca in ~/.config,
@@ -183,7 +183,7 @@ fn named(given: Option<&Path>, environment: &Environment) -> anyhow::Result<Opti
     if let Some(directory) = given {
         return Ok(Some(directory.to_owned()));
     }
-    let effective = settings::load(None, vec![], environment)?;
+    let effective = hashcache_settings::load(None, vec![], environment)?;
     Ok(effective.values.intercept_ca)
 }
 

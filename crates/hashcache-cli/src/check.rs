@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use hashcache::{CheckReport, Config, OpenError};
+use hashcache_settings::fault;
+use hashcache_settings::units::about_size;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::fault;
 use crate::open_fault::{Purpose, cannot_open};
 use crate::output::{NOT_WELL, tell};
-use crate::units::about_size;
 
 /// Verifies the cache at `path`.
 pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {

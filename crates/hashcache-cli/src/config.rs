@@ -5,16 +5,13 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use hashcache_proxy::Supervisor;
-use serde_json::{Map, Value, json};
-
 use crate::args::ConfigCommand;
-use crate::example;
-use crate::fault::{self, Faults};
 use crate::output::{NOT_WELL, tell};
 use crate::proxy;
-use crate::reference;
-use crate::settings::{self, Effective, Environment, SettingArgs, Shown, Source};
+use hashcache_proxy::Supervisor;
+use hashcache_settings::fault::{self, Faults};
+use hashcache_settings::{Environment, SettingArgs};
+use hashcache_settings::{effective_text, example, reference};
 
 /// Runs the subcommand.
 pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<ExitCode> {
@@ -34,7 +31,7 @@ pub fn run(command: ConfigCommand, environment: &Environment) -> anyhow::Result<
 
 /// Checks a configuration. Exit status 1, not 2, if the file can be read but has faults.
 fn check(file: Option<&Path>, environment: &Environment) -> anyhow::Result<ExitCode> {
-    match settings::load(file, vec![], environment) {
+    match hashcache_settings::load(file, vec![], environment) {
         Ok(effective) => {
             let problems = proxy::start_problems(&effective, &Supervisor::default());
             if !problems.is_empty() {
@@ -64,78 +61,13 @@ fn show(
     settings: &SettingArgs,
     environment: &Environment,
 ) -> anyhow::Result<ExitCode> {
-    let effective = settings::load(settings.config.as_deref(), settings.given(), environment)?;
+    let effective =
+        hashcache_settings::load(settings.config.as_deref(), settings.given(), environment)?;
     let text = if as_json {
-        json_of(&effective)
+        effective_text::json_of(&effective)
     } else {
-        toml_of(&effective)
+        effective_text::toml_of(&effective)
     };
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Formats the settings as a configuration file; a comment on each line names the source.
-pub fn toml_of(effective: &Effective) -> String {
-    let mut text = String::new();
-    let mut open_table = "";
-    for (key, shown, source) in effective.shown() {
-        let (table, name) = key.name.split_once('.').unwrap_or(("", key.name));
-        if table != open_table {
-            text.push_str(&format!("\n[{table}]\n"));
-            open_table = table;
-        }
-        let setting = match shown.toml() {
-            Some(value) => format!("{name} = {value}"),
-            // TOML cannot express an unset value; a comment still shows the key.
-            None => format!("# {name} is not set"),
-        };
-        text.push_str(&format!("{setting:<40} # {source}\n"));
-    }
-    if let (false, Some(path)) = (effective.tables.is_empty(), &effective.file) {
-        let tables = effective.tables.iter();
-        let tables = tables.map(|(name, tables)| ((*name).to_owned(), tables.clone()));
-        let tables = toml::Table::from_iter(tables);
-        text.push_str(&format!("\n# {}\n{tables}", path.display()));
-    }
-    text
-}
-
-/// Formats the settings as JSON: each key with value and source, and the tables as objects.
-fn json_of(effective: &Effective) -> String {
-    let mut top = Map::new();
-    for (key, shown, source) in effective.shown() {
-        let value = match shown {
-            Shown::Nothing => Value::Null,
-            Shown::Text(text) => Value::String(text),
-            Shown::Number(number) => number.into(),
-            Shown::Truth(yes) => yes.into(),
-            Shown::List(items) => items.into(),
-        };
-        let entry = json!({ "value": value, "source": json_source(source) });
-        let (table, name) = key.name.split_once('.').unwrap_or(("", key.name));
-        if table.is_empty() {
-            top.insert(name.to_owned(), entry);
-        } else if let Some(table) = top
-            .entry(table)
-            .or_insert_with(|| Value::Object(Map::new()))
-            .as_object_mut()
-        {
-            table.insert(name.to_owned(), entry);
-        }
-    }
-    for (name, tables) in &effective.tables {
-        top.insert((*name).to_owned(), json!(tables));
-    }
-    format!("{:#}\n", Value::Object(top))
-}
-
-fn json_source(source: &Source) -> Value {
-    match source {
-        Source::Default => json!({ "kind": "default" }),
-        Source::File { path, line } => {
-            json!({ "kind": "file", "path": path.display().to_string(), "line": line })
-        }
-        Source::Variable(name) => json!({ "kind": "variable", "name": name }),
-        Source::Flag(name) => json!({ "kind": "flag", "name": name }),
-    }
 }

@@ -11,11 +11,11 @@ use std::process::ExitCode;
 
 use hashcache_http::{Authority, Host, Origin, Scheme};
 use hashcache_proxy::{Listen, Mirror, Setup, Speaks};
+use hashcache_settings::fault::Fault;
+use hashcache_settings::{Environment, SettingArgs, Values};
 use serde_json::{Map, Value, json};
 
 use crate::address::reachable;
-use crate::fault::Fault;
-use crate::settings::{self, Environment, SettingArgs, Values};
 
 /// Runs `hashcache env`.
 pub fn run(
@@ -23,7 +23,8 @@ pub fn run(
     args: &SettingArgs,
     environment: &Environment,
 ) -> anyhow::Result<ExitCode> {
-    let values = settings::load(args.config.as_deref(), args.given(), environment)?.values;
+    let values =
+        hashcache_settings::load(args.config.as_deref(), args.given(), environment)?.values;
     if values.is_reverse() {
         let what = values.front_of();
         let fault = Fault::new(format!(
@@ -285,7 +286,7 @@ mod tests {
     fn of_several_mirrors_of_a_kind_the_first_is_set_and_all_are_told() {
         let proxy: Origin = "http://cache.lan:3128".parse().unwrap();
         let mirrors = ["npm=http://one.test/", "npm:two=http://two.test/"]
-            .map(|word| settings::read_mirror(word).unwrap());
+            .map(|word| hashcache_settings::read_mirror(word).unwrap());
         let told = Told::of(&proxy, &mirrors, None);
         let text = told.shell();
         let set = "export npm_config_registry='http://cache.lan:3128/mirror/npm/'\n";

@@ -9,15 +9,16 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use clap::Args;
 use hashcache_http::{SpanText, UnixTime};
+use hashcache_http::{printable, printable_url};
+use hashcache_settings::Environment;
+use hashcache_settings::fault::Fault;
+use hashcache_settings::units::{about_size, parse_time};
 use serde_json::Value;
 
 use crate::admin_client::{AdminArgs, encoded, view};
-use crate::fault::Fault;
-use crate::output::{printable, printable_url, say};
-use crate::settings::Environment;
-use crate::units::{about_size, parse_time};
+use crate::output::say;
 
-/// Arguments of `hashcache explain`.
+/// Arguments for `hashcache explain`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 For example: hashcache explain http://example.org/ --client 192.0.2.7 --header 'Accept: text/html'

@@ -11,16 +11,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use hashcache_settings::Environment;
 
 use crate::admin_client::{address, ask};
 use crate::output::{NOT_WELL, say};
-use crate::settings::{self, Environment};
 
-/// Arguments of `hashcache healthcheck`.
+/// Arguments for `hashcache healthcheck`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Exit status: 0 the proxy works, 1 it does not, 2 the command failed.")]
 pub struct HealthArgs {
-    /// Ask whether the proxy takes requests; a proxy that is stopping does not
+    /// Check that the proxy takes requests; a proxy that is stopping does not
     #[arg(long)]
     ready: bool,
     /// Configuration file of the proxy
@@ -60,6 +60,6 @@ pub fn run(args: &HealthArgs, environment: &Environment) -> anyhow::Result<ExitC
 
 /// Reads the admin address from the settings.
 fn configured(args: &HealthArgs, environment: &Environment) -> anyhow::Result<SocketAddr> {
-    let effective = settings::load(args.config.as_deref(), vec![], environment)?;
+    let effective = hashcache_settings::load(args.config.as_deref(), vec![], environment)?;
     address(&effective)
 }

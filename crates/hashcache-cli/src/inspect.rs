@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use hashcache::{Config, Inspection};
+use hashcache_settings::units::{brief_size, show_size, show_store_size};
 use serde_json::{Value, json};
 
 use crate::open_fault::{Purpose, cannot_open};
-use crate::units::{brief_size, show_size, show_store_size};
 
 /// Shows the cache at `path`.
 pub fn run(path: &Path, as_json: bool) -> anyhow::Result<ExitCode> {

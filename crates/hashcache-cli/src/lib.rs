@@ -8,12 +8,9 @@
 mod address;
 mod admin_client;
 mod args;
-mod fault;
 mod machine;
 mod open_fault;
 mod private;
-mod settings;
-mod units;
 
 // The subcommands.
 mod bench;
@@ -22,7 +19,6 @@ mod check;
 mod completions;
 mod config;
 mod env;
-mod example;
 mod explain;
 mod healthcheck;
 mod import;
@@ -34,7 +30,6 @@ mod offline;
 mod plan;
 mod proxy;
 mod purge;
-mod reference;
 mod report;
 #[cfg(feature = "sim")]
 mod sim;
@@ -47,11 +42,11 @@ mod output;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use hashcache_settings::{Environment, fault};
 
 use args::{Cli, Command};
 use output::tell;
 use proxy::Role;
-use settings::Environment;
 
 /// Exit status when the command failed.
 const COULD_NOT: u8 = 2;

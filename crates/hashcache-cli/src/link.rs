@@ -11,18 +11,18 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use hashcache_proxy::{LinkIdentity, LinkIdentityError};
+use hashcache_settings::Environment;
+use hashcache_settings::fault::Fault;
+use hashcache_settings::units::about_size;
 use serde_json::{Value, json};
 
 use crate::admin_client::{AdminArgs, view};
-use crate::fault::Fault;
 use crate::output::{NOT_WELL, say};
-use crate::settings::{self, Environment};
-use crate::units::about_size;
 
-/// Subcommands of `hashcache link`.
+/// Subcommands under `hashcache link`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum LinkCommand {
-    /// Make this box's key, and print its pin and what to write on the other box
+    /// Make this box's key, and print its pin and the settings for the other box
     #[command(after_help = INIT_HELP)]
     Init(KeyArgs),
     /// Print the pin of this box's key again
@@ -51,7 +51,7 @@ pub struct KeyArgs {
     json: bool,
 }
 
-/// Arguments of `hashcache link status`.
+/// Arguments for `hashcache link status`.
 #[derive(Args, Clone, Debug)]
 pub struct StatusArgs {
     /// Print JSON
@@ -123,7 +123,7 @@ fn directory(given: Option<&Path>, environment: &Environment) -> anyhow::Result<
     if let Some(directory) = given {
         return Ok(directory.to_owned());
     }
-    let effective = settings::load(None, vec![], environment)?;
+    let effective = hashcache_settings::load(None, vec![], environment)?;
     let directory = effective
         .values
         .reloadable

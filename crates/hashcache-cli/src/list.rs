@@ -9,15 +9,15 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
+use hashcache_http::printable_url;
+use hashcache_settings::Environment;
+use hashcache_settings::units::brief_size;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::admin_client::{AdminArgs, encoded, view};
-use crate::output::printable_url;
-use crate::settings::Environment;
-use crate::units::brief_size;
 
-/// Arguments of `hashcache list`.
+/// Arguments for `hashcache list`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 The proxy reads its whole store for this, at most a quarter of the time, so a large cache takes

@@ -8,8 +8,8 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::fault::Fault;
-use crate::settings::Environment;
+use hashcache_settings::Environment;
+use hashcache_settings::fault::Fault;
 
 /// The variable that selects the lines, as in most Rust programs.
 const RUST_LOG: &str = "RUST_LOG";

@@ -8,13 +8,13 @@ use anyhow::Context as _;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use hashcache_proxy::Offline;
+use hashcache_settings::Environment;
 use serde_json::{Value, json};
 
 use crate::admin_client::{AdminArgs, refusal, view};
 use crate::output::say;
-use crate::settings::Environment;
 
-/// Arguments of `hashcache offline`.
+/// Arguments for `hashcache offline`.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "While the line counts as down, nothing is sent to the Internet: stored pages are \

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use hashcache::{OpenError, Resize};
 use rustix::io::Errno;
 
-use crate::fault::Fault;
-use crate::units::{brief_size, show_size, show_store_size};
+use hashcache_settings::fault::Fault;
+use hashcache_settings::units::{brief_size, show_size, show_store_size};
 
 /// The purpose of opening a cache; a fault's hint depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

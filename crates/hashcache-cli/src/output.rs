@@ -1,7 +1,6 @@
 //! Output and exit status of all subcommands.
 
 use std::io::Write as _;
-use std::ops::RangeInclusive;
 
 /// Exit status when the data has faults.
 pub const NOT_WELL: u8 = 1;
@@ -14,53 +13,7 @@ pub fn say(text: &str) {
         .and_then(|()| output.flush());
 }
 
-/// Makes `text` from clients and origins safe to print: control characters and characters that are
-/// invisible on a terminal become `?`.
-pub fn printable(text: &str) -> String {
-    let is_invisible = |c: char| INVISIBLE.iter().any(|range| range.contains(&c));
-    let is_odd = |c: char| c.is_control() || is_invisible(c);
-    text.chars()
-        .map(|c| if is_odd(c) { '?' } else { c })
-        .collect()
-}
-
-/// Formats a stored response's URL as [`printable`] text; octets that are not UTF-8 become `%9B`.
-pub fn printable_url(url: &str) -> String {
-    let octets = hashcache_http::octets(url);
-    let mut text = String::with_capacity(octets.len());
-    for chunk in octets.utf8_chunks() {
-        text.push_str(&printable(chunk.valid()));
-        let encoded = chunk.invalid().iter().map(|octet| format!("%{octet:02X}"));
-        text.extend(encoded);
-    }
-    text
-}
-
-/// Unicode characters that have no width, or change the direction of other characters.
-const INVISIBLE: [RangeInclusive<char>; 4] = [
-    '\u{61c}'..='\u{61c}',
-    '\u{200b}'..='\u{202e}',
-    '\u{2060}'..='\u{206f}',
-    '\u{feff}'..='\u{feff}',
-];
-
 /// Writes to standard error; unlike `eprint!` it does not panic if standard error is closed.
 pub fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_controls_a_terminal_is_not_printed() {
-        assert_eq!(printable("\u{1b}[2J\u{9b}1mé\u{202e}\n"), "?[2J?1mé??");
-    }
-
-    #[test]
-    fn octets_of_a_url_that_are_no_text_are_encoded() {
-        let url = hashcache_http::octet_text(b"http://a/\x9b31m\xff?\xe2\x80\xae=\xc3\xa9");
-        assert_eq!(printable_url(&url), "http://a/%9B31m%FF??=é");
-    }
 }

@@ -16,11 +16,11 @@ use hashcache::plan::{
     Tolerance, Wanted, Workload, block_bytes, pick, plan, set_bytes,
 };
 use hashcache::{Clock, MeasureError, Probe, ProbeError};
+use hashcache_settings::fault::Fault;
+use hashcache_settings::units::{about_size, brief_size, parse_size, show_size};
 use serde_json::{Value, json};
 
-use crate::fault::Fault;
 use crate::open_fault::{Purpose, cannot_open};
-use crate::units::{about_size, brief_size, parse_size, show_size};
 
 /// Duration of a disk measurement.
 const PROBE_TIME: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const SEEKS_PER_S: f64 = 90.0;
 /// Range for the mean object size: every object takes at least one unit.
 const OBJECT_BYTES: std::ops::RangeInclusive<u64> = 512..=1 << 30;
 
-/// Arguments of `hashcache plan`.
+/// Arguments for `hashcache plan`.
 #[derive(Args, Clone, Debug)]
 pub struct PlanArgs {
     /// Size of the disk, or of the part for the cache

@@ -23,7 +23,7 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use crate::fault::Fault;
+use hashcache_settings::fault::Fault;
 
 /// The kind of file, which decides which permissions are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,17 +20,17 @@ use hashcache_proxy::{
     AccessLog, CertificateAuthority, Diversion, Hosts, Intercept, ListError, Listening,
     ReloadedSettings, RunError, Settings, Speaks, StateFiles, Supervisor, Warning,
 };
+use hashcache_settings::fault::{self, Fault, Faults};
+use hashcache_settings::units::{show_size, show_store_size};
+use hashcache_settings::{Applies, Effective, Environment, SettingArgs, Source};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 use crate::address::reachable;
-use crate::fault::{self, Fault, Faults};
 use crate::logging;
 use crate::open_fault::{Purpose, cannot_open, directory, no_directory};
 use crate::output::{say, tell};
 use crate::private::{Intent, Private};
-use crate::settings::{self, Applies, Effective, Environment, SettingArgs, Source};
-use crate::units::{show_size, show_store_size};
 
 /// Open files for a client: the client's connection, and a tunnel's other side or an upstream
 /// connection.
@@ -297,7 +297,8 @@ fn cannot_run(error: RunError) -> anyhow::Error {
 }
 
 fn load(args: &SettingArgs, role: Role, environment: &Environment) -> anyhow::Result<Effective> {
-    let mut effective = settings::load(args.config.as_deref(), args.given(), environment)?;
+    let mut effective =
+        hashcache_settings::load(args.config.as_deref(), args.given(), environment)?;
     if role == Role::Wan {
         if effective.values.startup.link_forward.is_empty() {
             let fault = Fault::new("no port is to be forwarded");
@@ -557,7 +558,7 @@ mod tests {
             processors: 4,
         };
         let file = tempfile::NamedTempFile::new().unwrap();
-        settings::load(Some(file.path()), args.given(), &environment).unwrap()
+        hashcache_settings::load(Some(file.path()), args.given(), &environment).unwrap()
     }
 
     #[test]

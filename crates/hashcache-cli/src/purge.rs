@@ -6,13 +6,13 @@
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
+use hashcache_settings::Environment;
 use serde_json::{Map, Value, json};
 
 use crate::admin_client::{AdminArgs, refusal};
 use crate::output::say;
-use crate::settings::Environment;
 
-/// Arguments of `hashcache purge`.
+/// Arguments for `hashcache purge`.
 #[derive(Args, Clone, Debug)]
 #[command(
     after_help = "A purge takes effect at once. The command returns when the purge would also \

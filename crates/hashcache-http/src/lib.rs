@@ -48,6 +48,7 @@
 mod date;
 mod entity_tag;
 mod fields;
+mod printable;
 mod structured;
 
 // Requests.
@@ -155,6 +156,7 @@ pub use groups::{
 pub use heuristic::Heuristic;
 pub use invalidate::{invalidated, is_unsafe, resolve};
 pub use options::{SetCookie, StoreOptions};
+pub use printable::{printable, printable_url};
 pub use rules::{Matched, RuleAction, RuleAuthor, RuleError, RuleSpec, Rules};
 pub use site_lifetime::{LifetimeSpec, Lifetimes, SiteLifetimes};
 pub use storable::{NotStored, Storable, is_multipart, storable};

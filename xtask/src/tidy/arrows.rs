@@ -16,11 +16,13 @@ const ACCESS: &str = "hashcache-access";
 const BASE: &str = "hashcache-base";
 const ENGINE: &str = "hashcache";
 const HTTP: &str = "hashcache-http";
+const IMPORT: &str = "hashcache-import";
 const LAYOUTS: &str = "hashcache-layouts";
 const INTERCEPT: &str = "hashcache-intercept";
 const LINK: &str = "hashcache-link";
 const PEERS: &str = "hashcache-peers";
 const PROXY: &str = "hashcache-proxy";
+const SETTINGS: &str = "hashcache-settings";
 const SIM: &str = "hashcache-sim";
 const SITE: &str = "hashcache-site";
 const STORE: &str = "hashcache-store";
@@ -30,7 +32,7 @@ const WAN: &str = "hashcache-wan";
 const WIRE: &str = "hashcache-wire";
 const WORKLOAD: &str = "hashcache-workload";
 
-const ARROWS: [Row; 20] = [
+const ARROWS: [Row; 22] = [
     Row {
         name: ENGINE,
         uses: &[],
@@ -135,8 +137,19 @@ const ARROWS: [Row; 20] = [
     },
     // To `http` as well: the proxy's settings carry its origin and its freshness rules.
     Row {
+        name: SETTINGS,
+        uses: &[ENGINE, HTTP, PROXY],
+        tests_use: &[],
+    },
+    // The importer writes the keys of the settings, and checks hosts and users as the proxy does.
+    Row {
+        name: IMPORT,
+        uses: &[HTTP, PROXY, SETTINGS],
+        tests_use: &[],
+    },
+    Row {
         name: "hashcache-cli",
-        uses: &[ENGINE, HTTP, PROXY, SIM, WORKLOAD],
+        uses: &[ENGINE, HTTP, IMPORT, PROXY, SETTINGS, SIM, WORKLOAD],
         // Tests play peers, which send datagrams.
         tests_use: &[PEERS, TESTKIT],
     },

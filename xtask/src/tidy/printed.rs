@@ -9,11 +9,11 @@ pub const REFERENCE: &str = "docs/operate/reference.md";
 
 /// The sources whose text is in these files.
 const SOURCES: [&str; 6] = [
-    "crates/hashcache-cli/src/example.rs",
-    "crates/hashcache-cli/src/reference.rs",
-    "crates/hashcache-cli/src/settings/key.rs",
-    "crates/hashcache-cli/src/settings/keys/",
-    "crates/hashcache-cli/src/settings/tables.rs",
+    "crates/hashcache-settings/src/example.rs",
+    "crates/hashcache-settings/src/reference.rs",
+    "crates/hashcache-settings/src/key.rs",
+    "crates/hashcache-settings/src/keys/",
+    "crates/hashcache-settings/src/tables.rs",
     "crates/hashcache-base/src/limits.rs",
 ];
 
@@ -62,7 +62,7 @@ mod tests {
             vec![(limits, "2"), (REFERENCE, &*page)],
             vec![
                 (limits, "1"),
-                ("crates/hashcache-cli/src/settings/keys/a.rs", ""),
+                ("crates/hashcache-settings/src/keys/a.rs", ""),
                 (REFERENCE, &*page),
             ],
             vec![(limits, "1")],

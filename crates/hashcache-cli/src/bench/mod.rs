@@ -17,12 +17,12 @@ use hashcache_workload::{Shape, Sizes};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::fault::Fault;
-use crate::settings::{PlaceBy, block};
-use crate::units::{parse_size, show_size};
+use hashcache_settings::fault::Fault;
+use hashcache_settings::units::{parse_size, show_size};
+use hashcache_settings::{PlaceBy, block};
 use play::{Candidate, Medium, Outcome, Plan};
 
-/// Subcommands of `hashcache bench`.
+/// Subcommands under `hashcache bench`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum BenchCommand {
     /// Measure each policy: fill a store, then send requests as in the paper
@@ -44,7 +44,7 @@ with more disks. On other devices requests/s is the rate of one client that wait
 Equal seeds give equal requests and an equal secret of the store. Counts are then equal, too, but
 for some in 10,000 where threads of the store read (objects above 64 KiB, log-lru).";
 
-/// Arguments of `hashcache bench engine`.
+/// Arguments for `hashcache bench engine`.
 #[derive(Args, Clone, Debug)]
 pub struct EngineArgs {
     /// Policy to measure, or `all`
@@ -83,7 +83,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1,
           value_parser = clap::value_parser!(u8).range(1..=16))]
     devices: u8,
-    /// What chooses the disk of an object: its name, or the host in it (workload `pages`)
+    /// Choose the disk for an object by its name, or by the host in it (workload `pages`)
     #[arg(long, value_enum, value_name = "WHAT", default_value = "name")]
     placement: PlaceBy,
     /// Hosts that the objects of a page have, with `--placement host` [default: 1]
@@ -92,7 +92,7 @@ pub struct EngineArgs {
     /// Directory for the file of `--device file` [default: the system's temporary directory]
     #[arg(long, value_name = "PATH")]
     directory: Option<PathBuf>,
-    /// Slot size of the Disk Table [default: 8KiB, or what fits objects of a fixed size]
+    /// Slot size of the Disk Table [default: 8KiB, or a size that fits objects of a fixed size]
     #[arg(long, value_name = "SIZE")]
     block: Option<String>,
     /// Memory for hot objects and objects read together with them

@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use hashcache::device::{Device, DiskModel, FileDevice, FileError, MemoryDevice};
 use hashcache::{Config, PolicyKind, Put, Rows, Stats};
+use hashcache_settings::PlaceBy;
+use hashcache_settings::fault::Fault;
+use hashcache_settings::units::show_size;
 use hashcache_sim::disks::{Count, Disks};
 use hashcache_sim::timed_store::{Time, TimedStore, name_secret, segment_bytes};
 use hashcache_workload::{Kind, Request, Shape, Sizes, Workload, scheme_and_host};
 
-use crate::fault::Fault;
 use crate::machine::memory_available;
-use crate::settings::PlaceBy;
-use crate::units::show_size;
 
 /// A policy in one of its forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@
 use std::fmt::Write as _;
 
 use hashcache_proxy::{Counts, Escaped, Kind};
+use hashcache_settings::units::{about_size, show_percent};
 
 use super::section::{Lines, Section};
 use super::{Report, grouped, row_of};
-use crate::units::{about_size, show_percent};
 
 pub(super) fn render(report: &Report) -> String {
     let totals = &report.totals;

@@ -22,15 +22,15 @@ use hashcache_http::UnixTime;
 use hashcache_proxy::{
     By, Counts, HISTORY_NAMES, HistoryRead, Hour, HourRecord, Kind, Table, Totals, read_history,
 };
+use hashcache_settings::Environment;
+use hashcache_settings::fault::Fault;
 use serde_json::{Map, Value, json};
 
 use self::networks::Networks;
 use self::section::{Lines, Section};
-use crate::fault::Fault;
 use crate::output::say;
-use crate::settings::{self, Environment};
 
-/// Arguments of `hashcache report`.
+/// Arguments for `hashcache report`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 The proxy writes its history beside the cache (cache.history): figures by hour for 400 days. The
@@ -75,7 +75,7 @@ enum Format {
 
 /// Prints the report.
 pub fn run(args: &ReportArgs, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let effective = settings::load(args.config.as_deref(), vec![], environment)?;
+    let effective = hashcache_settings::load(args.config.as_deref(), vec![], environment)?;
     let path = args.history.clone();
     let path = path.or_else(|| effective.state_file("history"));
     let path = path.ok_or_else(|| Fault::new("the configuration names no cache"))?;

@@ -82,7 +82,7 @@ mod tests {
             ("10.1.8.0/24", "school"),
             ("fd00:1:2::/48", "school"),
             ("10.2.0.0/24", "10.2.0.0/24"),
-            // Smaller than what the history counts.
+            // Smaller than the networks that the history counts.
             ("10.1.9.0/24", "school"),
             ("-", "-"),
         ] {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::counts_json;
 use super::networks::Networks;
 
-/// What the lines are about.
+/// The subject of the lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Section {
     Site,

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use hashcache_proxy::{Counts, Kind};
+use hashcache_settings::units::{about_size, show_percent};
 
 use super::{Report, grouped, row_of};
-use crate::units::{about_size, show_percent};
 
 pub(super) fn render(report: &Report) -> String {
     let totals = &report.totals;

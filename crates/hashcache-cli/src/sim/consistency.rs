@@ -7,13 +7,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use hashcache_http::Seconds;
+use hashcache_settings::fault::Fault;
 use hashcache_sim::consistency::{Counts, Crossing, Scheme, Settings, crossing, simulate};
 use hashcache_sim::median::median;
 use hashcache_workload::draw::whole;
 use serde_json::{Value, json};
 
 use super::input::progress_bar;
-use crate::fault::Fault;
 
 pub const HELP: &str = "\
 Section 4 of the Harvest paper, with the rules by which the proxy stores and serves. The schemes:
@@ -27,7 +27,7 @@ Section 4 of the Harvest paper, with the rules by which the proxy stores and ser
 Lifetimes are the most that `doubling` and `heuristic` give. Each figure is the median of all runs.
 Equal flags print equal figures, on every machine.";
 
-/// Arguments of `hashcache sim consistency`.
+/// Arguments for `hashcache sim consistency`.
 #[derive(Args, Clone, Debug)]
 pub struct ConsistencyArgs {
     /// Lifetimes, in days, 0 to 24855

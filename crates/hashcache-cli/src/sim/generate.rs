@@ -6,20 +6,20 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
+use hashcache_settings::fault::Fault;
 use hashcache_sim::source::Source as _;
 use hashcache_sim::trace::Writer;
 use hashcache_sim::workload::{Generated, Name, Settings, WORKING_SET_MAX, WisconsinSizes};
 use indicatif::ProgressBar;
 
 use super::input::progress_bar;
-use crate::fault::Fault;
 
 pub const HELP: &str = "\
 The trace is CSV with the columns time, client, url, bytes, group (the page that an object belongs
 to) and cacheable, at 100 requests/s. Equal flags give equal bytes. For example:
   hashcache sim generate --workload foxy --requests 100000 | hashcache sim replay -";
 
-/// Arguments of `hashcache sim generate`.
+/// Arguments for `hashcache sim generate`.
 #[derive(Args, Clone, Debug)]
 pub struct GenerateArgs {
     /// Benchmark

@@ -5,12 +5,12 @@ use std::io::{self, IsTerminal as _, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use hashcache_settings::fault::Fault;
 use hashcache_sim::source::{Files, OnDamage};
 use hashcache_sim::trace::Format;
 use hashcache_sim::view::View;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::fault::Fault;
 use crate::output::tell;
 
 /// Flags of every subcommand that reads traces.

@@ -18,7 +18,7 @@ use generate::GenerateArgs;
 use replay::ReplayArgs;
 use stats::StatsArgs;
 
-/// Subcommands of `hashcache sim`.
+/// Subcommands under `hashcache sim`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum SimCommand {
     /// Count the requests, URLs and bytes of a log, and the hits of a cache without bounds

@@ -10,6 +10,9 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use hashcache::device::DiskModel;
 use hashcache::{OpenError, PolicyKind, Rows};
+use hashcache_settings::block;
+use hashcache_settings::fault::Fault;
+use hashcache_settings::units::{about_size, parse_size, show_size};
 use hashcache_sim::curves::{self, Curves};
 use hashcache_sim::disk_names;
 use hashcache_sim::replay::{self, ReplayError};
@@ -19,10 +22,7 @@ use hashcache_sim::two_level::{self, Table};
 use serde_json::json;
 
 use super::input::{Input, InputArgs};
-use crate::fault::Fault;
 use crate::machine::memory_available;
-use crate::settings::block;
-use crate::units::{about_size, parse_size, show_size};
 
 pub const HELP: &str = "\
 Each request is looked up, and what is missed is put, through the engine itself on a modelled disk
@@ -35,7 +35,7 @@ bits of index for each object, all in memory, which therefore bounds the objects
 --device-model: 1999 (9 ms, 4.7 MB/s), hdd, ssd, hdd-5400, seeks per second, or figures such as
 seek=8.5ms,rpm=7200,rate=120MB/s.";
 
-/// Arguments of `hashcache sim replay`.
+/// Arguments for `hashcache sim replay`.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub struct ReplayArgs {
     /// Slot size of the Disk Table [default: 8KiB]
     #[arg(long, value_name = "SIZE")]
     block: Option<String>,
-    /// Memory cache, then disk cache, both of least recently used objects: count what each does
+    /// Memory cache, then disk cache, both of least recently used objects: count the hits of each
     #[arg(long, conflicts_with_all = ["index", "policy", "grouped", "rows", "held_share",
                                       "readmission", "block"])]
     two_level: bool,

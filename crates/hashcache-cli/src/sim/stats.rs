@@ -4,12 +4,12 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
+use hashcache_settings::units::about_size;
 use hashcache_sim::source::Tally;
 use hashcache_sim::stats::{self, Stats};
 use serde_json::json;
 
 use super::input::InputArgs;
-use crate::units::about_size;
 
 pub const HELP: &str = "\
 A cache without bounds misses only the first request for each URL, and what may not be stored: no
@@ -18,7 +18,7 @@ A hit counts with the size of its own request.
 Lines that are no requests are counted and the first five are named on standard error. The exit
 status is 0 all the same, and 2 with `--strict`.";
 
-/// Arguments of `hashcache sim stats`.
+/// Arguments for `hashcache sim stats`.
 #[derive(Args, Clone, Debug)]
 pub struct StatsArgs {
     #[command(flatten)]

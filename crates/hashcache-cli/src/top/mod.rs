@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
+use hashcache_settings::Environment;
+use hashcache_settings::fault::Fault;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use serde_json::Value;
@@ -26,11 +28,9 @@ use signal_hook::iterator::Signals;
 
 use self::screen::{Shown, draw};
 use crate::admin_client::{AdminArgs, view};
-use crate::fault::Fault;
 use crate::output::say;
-use crate::settings::Environment;
 
-/// Arguments of `hashcache top`.
+/// Arguments for `hashcache top`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Keys: q, Esc or Ctrl-C ends. So do the signals TERM, HUP and INT. It also ends when the proxy has

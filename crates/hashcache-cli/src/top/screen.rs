@@ -12,7 +12,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 use serde_json::Value;
 
-use crate::units::{about_size, show_percent};
+use hashcache_settings::units::{about_size, show_percent};
 
 /// The data on the screen.
 pub(super) struct Shown {
