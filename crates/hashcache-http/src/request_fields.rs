@@ -545,8 +545,9 @@ const OVERRIDE_PREFIXES: [&str; 5] = [
 ];
 
 /// The X-Forwarded fields that describe the client and not the URL, sorted.
-const FORWARDED_CLIENT: [&str; 12] = [
+const FORWARDED_CLIENT: [&str; 15] = [
     "access-token",
+    "authorization",
     "by",
     "client-cert",
     "client-cert-chain",
@@ -556,6 +557,8 @@ const FORWARDED_CLIENT: [&str; 12] = [
     "groups",
     "login",
     "preferred-username",
+    "tls-client-cert",
+    "tls-client-cert-info",
     "user",
     "username",
 ];
@@ -602,7 +605,7 @@ const ADDRESSES: [&str; 36] = [
 
 /// Fields in which front proxies state the scheme that the client used, besides the usual fields,
 /// sorted.
-const SCHEMES: [&str; 16] = [
+const SCHEMES: [&str; 17] = [
     "cf-visitor",
     "cloudfront-forwarded-proto",
     "fastly-ssl",
@@ -612,6 +615,7 @@ const SCHEMES: [&str; 16] = [
     "ssl-offloaded",
     "wl-proxy-ssl",
     "x-arr-ssl",
+    "x-forwarded",
     "x-forwarded-https",
     // 443 or 80.
     "x-forwarded-port",

@@ -111,8 +111,8 @@ pub enum NotStored {
     NoMemory,
     /// All disks have failed.
     OutOfService,
-    /// The content was shorter than announced, or had another digest.
-    Incomplete,
+    /// The content did not have the digest that was announced.
+    OtherDigest,
 }
 
 impl NotStored {
@@ -143,7 +143,7 @@ impl NotStored {
             NotStored::HeadTooLong => "head-too-long",
             NotStored::NoMemory => "no-memory",
             NotStored::OutOfService => "out-of-service",
-            NotStored::Incomplete => "incomplete",
+            NotStored::OtherDigest => "other-digest",
         }
     }
 }

@@ -378,6 +378,8 @@ pub(crate) struct EngineFigures {
     pub(crate) memory_used_bytes: u64,
     /// Memory limit.
     pub(crate) memory_limit_bytes: u64,
+    /// Memory of the process that nothing counts.
+    pub(crate) memory_aside_bytes: u64,
     /// Capacity of all devices.
     pub(crate) capacity_bytes: u64,
     /// Devices of the store.

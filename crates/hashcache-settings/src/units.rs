@@ -1,7 +1,7 @@
 //! Sizes and times in the form that people write: `64MiB`, `1GB`, `5m`, `250ms`; shares in per
 //! cent.
 //!
-//! Called by `settings::keys` in both directions, by `report` and `top`. Invariant: `parse_size`
+//! Called by `keys` in both directions, by `report` and `top`. Invariant: `parse_size`
 //! and `parse_time` read the output of `show_size` and `show_time` back as the same number, so the
 //! output of `config show` is a configuration file.
 

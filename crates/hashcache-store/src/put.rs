@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hashcache::{PutError, Reservation, Version, Writer};
+use hashcache::{PutError, Reservation, Storage, Version, Writer};
 use hashcache_wan::digest::Digest;
 use hashcache_wan::pages::{PAGE_BYTES, Packer, STORED_PAGE_BYTES_MAX};
 
@@ -128,6 +128,19 @@ impl ContentWriter {
                 None => writer.commit(),
             },
             Self::Pages(pages) => pages.commit(metadata, digest),
+        }
+    }
+
+    /// As [`Writer::storage`].
+    pub fn storage(&self) -> Storage {
+        self.writer().storage()
+    }
+
+    /// Returns true if the content has left the store because it is too long for a page table.
+    pub fn is_too_long(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Pages(pages) => pages.written > PACKED_BYTES_MAX,
         }
     }
 

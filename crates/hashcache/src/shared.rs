@@ -52,7 +52,8 @@ impl Shared {
 
     /// Starts the thread that gives the memory of hot objects back to other processes.
     pub(crate) fn memory_pressure(&self, process: Process) -> io::Result<MemoryPressure> {
-        MemoryPressure::start(&self.hot, self.budget.limit(), &self.clock, process)
+        let (limit, writes) = (self.budget.limit(), &self.write_budget);
+        MemoryPressure::start(&self.hot, limit, writes, &self.clock, process)
     }
 
     /// Bytes of memory that are free or that hot objects can release.

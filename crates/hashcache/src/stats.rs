@@ -122,6 +122,9 @@ pub struct Stats {
     pub memory_used_bytes: u64,
     /// Memory allowed.
     pub memory_limit_bytes: u64,
+    /// Part of the allowed memory that nobody may reserve now, because the process has memory that
+    /// no reservation counts ([`Config::whole_process`](crate::Config::whole_process)).
+    pub memory_aside_bytes: u64,
     /// Lookups answered from hot objects.
     pub hot_hits: u64,
     /// Lookups answered from pending writes.

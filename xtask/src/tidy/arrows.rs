@@ -135,7 +135,7 @@ const ARROWS: [Row; 22] = [
         ],
         tests_use: &[BASE, TESTKIT],
     },
-    // To `http` as well: the proxy's settings carry its origin and its freshness rules.
+    // The rows of settings write to the proxy's settings, with its origin and its freshness rules.
     Row {
         name: SETTINGS,
         uses: &[ENGINE, HTTP, PROXY],

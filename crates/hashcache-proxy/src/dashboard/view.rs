@@ -21,21 +21,22 @@ pub(super) struct View {
 }
 
 /// Returns the memory by purpose, and the free memory.
-pub(super) fn memory(view: &View) -> [(&'static str, u64); 5] {
+///
+/// The index is not in the memory that the engine's limit and use are about.
+pub(super) fn memory(view: &View) -> [(&'static str, u64); 6] {
     let engine = &view.live.engine;
-    let known = [engine.index_bytes, engine.hot_bytes, engine.pending_bytes];
-    let known_bytes = known.into_iter().fold(0, u64::saturating_add);
-    let [index, hot, pending] = known;
     let used = engine.memory_used_bytes;
+    let stored = engine.hot_bytes.saturating_add(engine.pending_bytes);
+    let free = engine
+        .memory_limit_bytes
+        .saturating_sub(engine.memory_aside_bytes);
     [
-        ("index", index),
-        ("hot objects", hot),
-        ("pending writes", pending),
-        (
-            "connections and transfers",
-            used.saturating_sub(known_bytes),
-        ),
-        ("free", engine.memory_limit_bytes.saturating_sub(used)),
+        ("index", engine.index_bytes),
+        ("hot objects", engine.hot_bytes),
+        ("pending writes", engine.pending_bytes),
+        ("connections and transfers", used.saturating_sub(stored)),
+        ("program", engine.memory_aside_bytes),
+        ("free", free.saturating_sub(used)),
     ]
 }
 

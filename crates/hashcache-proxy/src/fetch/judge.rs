@@ -237,7 +237,7 @@ fn begin_whole(
 }
 
 /// The reason for operators if the engine does not take a response.
-fn reason_of(error: PutError) -> NotStored {
+pub(super) fn reason_of(error: PutError) -> NotStored {
     match error {
         PutError::Name { .. } | PutError::Metadata { .. } => NotStored::HeadTooLong,
         PutError::OutOfService => NotStored::OutOfService,

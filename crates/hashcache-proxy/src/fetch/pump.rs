@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hashcache::{Health, PutError, Storage};
 use hashcache_base::failure::{Failure, LinkFault};
 use hashcache_http::{
     ContentDigest, NotStored, accept_stored_coding, continues_stored, is_multipart,
@@ -31,7 +32,7 @@ use super::ask::ask;
 use super::content_hash::ContentHash;
 use super::counters::{ByteCount, Trailers};
 use super::fields::{part_fields, request};
-use super::judge::note_too_large;
+use super::judge::{note_too_large, reason_of};
 use super::keep::keep_replaced;
 use super::sink::{BYPASS_AHEAD, NEARLY_DONE, take_content, take_end};
 use super::spec::{Cause, FetchSpec, is_failing};
@@ -110,11 +111,10 @@ impl Transfer {
                     }
                     self.hash.update(data);
                     let was_stored = writer.is_stored();
-                    if !take_content(&self.worker, &mut writer, data).await {
+                    let is_taken = take_content(&self.worker, &mut writer, data).await;
+                    self.note_bypass(was_stored, &writer);
+                    if !is_taken {
                         break;
-                    }
-                    if was_stored && !writer.is_stored() {
-                        self.note_not_stored(NotStored::NoMemory);
                     }
                     self.bypass_too_large(&mut writer);
                     let metrics = &self.worker.metrics;
@@ -124,7 +124,10 @@ impl Transfer {
                     if self.digest.as_ref().is_some_and(|digest| !digest.holds()) {
                         return self.broken_promise(&body, writer);
                     }
-                    if !take_end(&self.worker, &mut writer).await {
+                    let was_stored = writer.is_stored();
+                    let is_taken = take_end(&self.worker, &mut writer).await;
+                    self.note_bypass(was_stored, &writer);
+                    if !is_taken {
                         break;
                     }
                     self.count(&body, writer.written());
@@ -133,7 +136,12 @@ impl Transfer {
                     let digest = self.hash.digest(&body);
                     match writer.commit(&self.metadata, digest) {
                         Ok(_) => keep_replaced(&self.worker, &self.spec, digest),
-                        Err(error) => tracing::debug!(%error, "response not stored"),
+                        Err(error) => {
+                            tracing::debug!(%error, "response not stored");
+                            if matches!(error, PutError::Full | PutError::OutOfService) {
+                                self.note_not_stored(reason_of(error));
+                            }
+                        }
                     }
                     return;
                 }
@@ -189,7 +197,7 @@ impl Transfer {
         self.count(body, writer.written());
         let host = self.spec.target.authority.to_string();
         tracing::debug!(host, "content is not what its digest says");
-        self.note_not_stored(NotStored::Incomplete);
+        self.note_not_stored(NotStored::OtherDigest);
         if !writer.is_stored() {
             // The bytes before the bypass are stored already, so remove them.
             self.worker.cache.invalidate(&self.spec.place.name);
@@ -210,6 +218,21 @@ impl Transfer {
             self.note_not_stored(NotStored::TooLarge);
             writer.bypass();
         }
+    }
+
+    /// Notes the reason if the content has left the store since `was_stored`.
+    fn note_bypass(&self, was_stored: bool, writer: &ContentWriter) {
+        // Content of another member is kept in memory only, and only if it is short.
+        if !was_stored || writer.is_stored() || writer.storage() == Storage::Memory {
+            return;
+        }
+        self.note_not_stored(if writer.is_too_long() {
+            NotStored::TooLarge
+        } else if self.worker.cache.health() == Health::OutOfService {
+            NotStored::OutOfService
+        } else {
+            NotStored::NoMemory
+        });
     }
 
     /// Notes for operators why the response is not stored, although `Cache-Status` has announced

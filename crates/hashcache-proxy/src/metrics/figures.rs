@@ -195,6 +195,12 @@ pub(super) static ENGINE: &[Figure] = &[
     )
     .stats("pending_bytes"),
     gauge(
+        "hashcache_memory_aside_bytes",
+        "Bytes of `memory` that the program has beside the cache, for which hot objects leave room",
+        Whole(|it| it.engine.memory_aside_bytes),
+    )
+    .stats("memory_aside_bytes"),
+    gauge(
         "hashcache_capacity_bytes",
         "Size of the cache in bytes, over all devices",
         Whole(|it| it.engine.capacity_bytes),

@@ -214,6 +214,7 @@ fn exposition(
             pending_bytes: stats.pending_bytes,
             memory_used_bytes: stats.memory_used_bytes,
             memory_limit_bytes: stats.memory_limit_bytes,
+            memory_aside_bytes: stats.memory_aside_bytes,
             capacity_bytes: stats.device_bytes,
             devices: stats.devices,
             rules: stats.bans,

@@ -503,7 +503,7 @@ impl Cache {
     /// As [`Cache::reserve_bulk`], for memory that only makes the embedder faster: `None` as soon
     /// as half of the budget is used by memory that hot objects cannot give back.
     pub fn reserve_spare(&self, bytes: u64) -> Option<Reservation> {
-        let roomy = self.shared().available_bytes() > self.budget().limit() / 2;
+        let roomy = self.shared().available_bytes() > self.budget().reservable() / 2;
         roomy.then(|| self.reserve_bulk(bytes)).flatten()
     }
 
@@ -563,6 +563,7 @@ impl Cache {
             pending_bytes: sum(|it| it.queue.bytes() as u64),
             memory_used_bytes: self.budget().used(),
             memory_limit_bytes: self.budget().limit(),
+            memory_aside_bytes: self.budget().aside(),
             hot_hits: self.hot().hits(),
             pending_hits: busy(|it| &it.pending_hits),
             disk_hits: count(|it| &it.disk_hits),

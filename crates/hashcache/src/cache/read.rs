@@ -556,7 +556,7 @@ impl Spans {
     /// Looks up the next span while this span is sent, as long as memory is not short.
     fn ask_ahead(&mut self, span: u32, end: u64) {
         let stripe = self.cache.stripe(self.key);
-        let roomy = stripe.shared.available_bytes() > stripe.medium.budget.limit() / 8;
+        let roomy = stripe.shared.available_bytes() > stripe.medium.budget.reservable() / 8;
         let asked = self.asked.iter().any(|asked| asked.span == span);
         if roomy && !asked && self.cut.bounds(span).start < end {
             self.ask(span, end, Need::Ahead);

@@ -140,7 +140,7 @@ impl Budget {
     }
 
     /// Number of bytes that are set aside.
-    pub(super) fn aside(&self) -> u64 {
+    pub(crate) fn aside(&self) -> u64 {
         self.0.aside.load(Ordering::Relaxed)
     }
 
@@ -161,11 +161,7 @@ impl Budget {
     /// As [`Budget::reserve_free`], but only if `left` bytes stay free.
     pub(crate) fn reserve_free_leaving(&self, bytes: u64, left: u64) -> Option<Reservation> {
         let limit = self.reservable().saturating_sub(left);
-        take(&self.0.used, bytes, limit).then(|| Reservation {
-            inner: Arc::clone(&self.0),
-            bytes,
-            class: Class::Small,
-        })
+        take(&self.0.used, bytes, limit).then(|| self.reservation(bytes))
     }
 
     /// Wakes callers that wait for memory, although none was released: the pages of resident slabs
@@ -189,6 +185,24 @@ impl Budget {
         // Reclaim more than `bytes`, so that not every reservation at the limit pays for a search.
         reclaim(bytes.saturating_add(self.0.limit / 64));
         self.reserve_free(bytes)
+            .or_else(|| self.reserve_beside_bulk(bytes))
+    }
+
+    /// As [`Budget::reserve_free`], also from the bytes that were set aside while bulk memory was
+    /// held that is now more than its share: such memory must not take the quarter for others.
+    fn reserve_beside_bulk(&self, bytes: u64) -> Option<Reservation> {
+        let bulk = self.0.bulk.load(Ordering::Acquire);
+        let aside_max = self.0.limit.saturating_sub(bulk / 3 * 4);
+        let limit = self.0.limit - self.aside().min(aside_max);
+        take(&self.0.used, bytes, limit).then(|| self.reservation(bytes))
+    }
+
+    fn reservation(&self, bytes: u64) -> Reservation {
+        Reservation {
+            inner: Arc::clone(&self.0),
+            bytes,
+            class: Class::Small,
+        }
     }
 
     /// As [`Budget::reserve`], for `class`. A bulk reservation that would exceed the bulk share
@@ -650,11 +664,14 @@ mod tests {
     #[test]
     fn what_is_set_aside_is_reserved_by_nobody_and_bulk_still_leaves_a_quarter() {
         let budget = Budget::new(100);
+        budget.reclaim_from(|_| {});
         let bulk = budget.reserve_as(Class::Bulk, 75).unwrap();
         budget.set_aside(20);
         assert!(budget.reserve_as(Class::Bulk, 1).is_none());
-        assert!(budget.reserve(6).is_none());
-        drop(bulk);
+        // Bulk memory from before has more than its share; the rest is still for others.
+        let small = budget.reserve(25).unwrap();
+        assert!(budget.reserve(1).is_none());
+        drop((bulk, small));
         assert!(budget.reserve_as(Class::Bulk, 61).is_none());
         let _bulk = budget.reserve_as(Class::Bulk, 60).unwrap();
         let _small = budget.reserve(20).unwrap();

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use super::budget::Budget;
 use super::heap::Trimmer;
 use super::hot::Hot;
 use super::system_memory::{Headroom, SystemMemory};
@@ -53,22 +54,28 @@ struct Stop {
 }
 
 impl MemoryPressure {
-    /// Watches over `hot`, which may take up to `limit` bytes within the memory budget.
+    /// Watches over `hot`, which may take up to `limit` bytes within the memory budget. The share
+    /// for writes shrinks with the budget.
     ///
     /// # Errors
     /// The system could not start a thread.
     pub(crate) fn start(
         hot: &Arc<Hot>,
         limit: u64,
+        write_budget: &Budget,
         clock: &Clock,
         process: Process,
     ) -> std::io::Result<Self> {
         let stop = Arc::<Stop>::default();
         let (hot, stopped) = (Arc::downgrade(hot), Arc::clone(&stop));
-        let clock = clock.clone();
+        let (clock, write_budget) = (clock.clone(), write_budget.clone());
+        let uncounted = match process {
+            Process::IsCache(memory) => Some(Uncounted::of_this_process(memory, write_budget)),
+            Process::HasCache => None,
+        };
         let thread = std::thread::Builder::new()
             .name("hc-memory".into())
-            .spawn(move || watch(&hot, Share::all(limit), &clock, process, &stopped))?;
+            .spawn(move || watch(&hot, Share::all(limit), &clock, uncounted, &stopped))?;
         Ok(Self {
             stop,
             thread: Some(thread),
@@ -92,13 +99,15 @@ impl Drop for MemoryPressure {
     }
 }
 
-fn watch(hot: &Weak<Hot>, mut share: Share, clock: &Clock, process: Process, stop: &Stop) {
+fn watch(
+    hot: &Weak<Hot>,
+    mut share: Share,
+    clock: &Clock,
+    mut uncounted: Option<Uncounted>,
+    stop: &Stop,
+) {
     let system_memory = SystemMemory::of_this_process();
     let mut trimmer = Trimmer::default();
-    let mut uncounted = match process {
-        Process::IsCache(memory) => Some(Uncounted::of_this_process(memory)),
-        Process::HasCache => None,
-    };
     let mut wait = Duration::ZERO;
     loop {
         let stopped = stop.stopped.lock().unwrap_or_else(PoisonError::into_inner);

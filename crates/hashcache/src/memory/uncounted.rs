@@ -29,6 +29,8 @@ const LOOKS: usize = 4;
 const PART_MAX: u64 = 4;
 /// At each look at most 1/`STEP_PART` of the budget more is set aside.
 const STEP_PART: u64 = 64;
+/// Less than 1/`WORTH_PART` of the budget is not worth a trim.
+const WORTH_PART: u64 = 4 * STEP_PART;
 /// Code without reservations frees memory too (reloaded lists), so a trim may find much. This is
 /// the least time between two such trims.
 const TRIM_TIME: Duration = Duration::from_secs(10);
@@ -46,6 +48,8 @@ pub(crate) struct ProcessMemory {
 pub(super) struct Uncounted {
     status: Option<File>,
     memory: ProcessMemory,
+    /// The share for writes, two thirds of the budget; it shrinks with the budget.
+    write_budget: Budget,
     looked: Option<Duration>,
     trimmed: Option<Duration>,
     /// Uncounted bytes of the latest looks, the newest last.
@@ -54,17 +58,18 @@ pub(super) struct Uncounted {
 
 impl Uncounted {
     /// Watches this process.
-    pub(super) fn of_this_process(memory: ProcessMemory) -> Self {
+    pub(super) fn of_this_process(memory: ProcessMemory, write_budget: Budget) -> Self {
         Self {
             status: File::open("/proc/self/status").ok(),
             memory,
+            write_budget,
             looked: None,
             trimmed: None,
             found: [0; LOOKS],
         }
     }
 
-    /// Looks `now` if it is time, and sets aside in `budget` what the process has uncounted.
+    /// Looks `now` if it is time, and sets the uncounted memory aside in `budget`.
     pub(super) fn look(&mut self, budget: &Budget, now: Duration) {
         let is_recent = |looked| now.saturating_sub(looked) < LOOK_TIME;
         if self.looked.is_some_and(is_recent) {
@@ -79,6 +84,7 @@ impl Uncounted {
         });
         if let Some(resident) = resident {
             self.note(budget, resident, now);
+            self.write_budget.set_aside(budget.aside() / 3 * 2);
         }
     }
 
@@ -97,7 +103,7 @@ impl Uncounted {
         let before = budget.aside();
         if before > most {
             budget.set_aside(most);
-        } else if before < least {
+        } else if before + budget.limit() / WORTH_PART < least {
             let is_recent = |trimmed| now.saturating_sub(trimmed) < TRIM_TIME;
             if self.trimmed.is_some_and(is_recent) {
                 budget.set_aside(least.min(before + budget.limit() / STEP_PART));
@@ -140,7 +146,7 @@ mod tests {
     fn what_several_looks_find_is_set_aside_in_steps_and_no_more() {
         let budget = Budget::new(64 * MIB);
         let _held = budget.reserve(20 * MIB).unwrap();
-        let mut uncounted = Uncounted::of_this_process(MEMORY);
+        let mut uncounted = Uncounted::of_this_process(MEMORY, Budget::new(0));
         // Freed memory that the heap keeps for a moment; then the first trim.
         let first = aside(&budget, &mut uncounted, [60, 31, 30, 32, 30, 30]);
         assert_eq!(first, [0; 6]);
@@ -161,7 +167,7 @@ mod tests {
     #[test]
     fn the_memory_that_the_cache_needs_stays() {
         let budget = Budget::new(5 * MIB);
-        let mut uncounted = Uncounted::of_this_process(MEMORY);
+        let mut uncounted = Uncounted::of_this_process(MEMORY, Budget::new(0));
         let most = aside(&budget, &mut uncounted, [90; 60]);
         assert_eq!((most[59], budget.reservable()), (1, 4 * MIB));
     }
@@ -174,11 +180,13 @@ mod tests {
             fixed_bytes: 0,
             ..MEMORY
         };
-        let mut uncounted = Uncounted::of_this_process(memory);
+        let write_budget = Budget::new(42 * MIB);
+        let mut uncounted = Uncounted::of_this_process(memory, write_budget.clone());
         uncounted.trimmed = Some(Duration::ZERO);
         for millis in [0, 100, 499, 500, 999, 1_000, 1_500] {
             uncounted.look(&budget, Duration::from_millis(millis));
             assert_eq!(budget.aside() > 0, millis == 1_500, "{millis}");
+            assert_eq!(write_budget.aside(), budget.aside() / 3 * 2);
         }
     }
 }

@@ -80,6 +80,11 @@ impl Writer {
         !self.bypassed
     }
 
+    /// Where the content is stored.
+    pub fn storage(&self) -> Storage {
+        self.put.storage
+    }
+
     /// Passes later content to followers only: it will not be stored. The content before this call
     /// is kept as an incomplete object, as with [`Writer::keep`].
     pub fn bypass(&mut self) {
