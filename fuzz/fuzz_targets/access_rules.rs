@@ -45,7 +45,7 @@ impl<'a> Choices<'a> {
             conditions,
             except: (0..exceptions).map(|_| self.conditions()).collect(),
             // Not the fifth, which needs limits and otherwise does what the first one does.
-            ..AccessRule::of(AccessAction::ALL[usize::from(action) % 4].1)
+            ..AccessRule::from_action(AccessAction::ALL[usize::from(action) % 4].1)
         }
     }
 

@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(mut filter) = digest::parse(data) else {
         return;
     };
-    let block = ControlBlock::of(&filter);
+    let block = ControlBlock::from_filter(&filter);
     assert_eq!(ControlBlock::parse(data), Ok(block));
     let sent = block.octets();
     // Versions, deletions and what is reserved are not kept.

@@ -112,7 +112,7 @@ fn stored(
         assert_eq!(VaryRow::from_bytes(row.as_bytes()).as_ref(), Some(row));
     }
     assert!(!matches!(Vary::parse(response), Vary::Anything));
-    let asks = RequestFacts::of(&Method::GET, request);
+    let asks = RequestFacts::new(&Method::GET, request);
     if let Reuse::Fresh { ttl, .. } = reuse(&asks, facts, now, &ReuseOptions::default()) {
         assert!(ttl > 0, "a fresh answer has time left");
     }

@@ -73,7 +73,7 @@ fn read(frames: &[u8], piece: usize, sent: Option<&[u8]>) -> Vec<u8> {
                     content.extend_from_slice(bytes);
                 }
                 Ok(Event::End(digest)) => {
-                    assert_eq!(digest, Digest::of(&content));
+                    assert_eq!(digest, Digest::from_content(&content));
                     is_complete = true;
                 }
                 Err(reason) => {

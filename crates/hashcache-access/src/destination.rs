@@ -33,7 +33,7 @@ impl FromStr for Destination {
         }
         let domain = text.strip_prefix('.');
         let host = read_host(domain.unwrap_or(text)).ok_or(DestinationError)?;
-        match (PlainHost::of(&host), domain) {
+        match (PlainHost::from_host(&host), domain) {
             (PlainHost::Name(name), None) => Ok(Self::Host(name.into())),
             (PlainHost::Name(name), Some(_)) => Ok(Self::Below(name.into())),
             (PlainHost::Address(address), None) => Ok(Self::Network(Prefix::new(address, u8::MAX))),

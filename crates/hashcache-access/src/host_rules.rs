@@ -60,7 +60,7 @@ impl Embedded {
     /// The embedded addresses that an entry compares. A rule that serves, or an exception to a rule
     /// that denies, is for hosts that the operator knows: anyone may have a server with an address
     /// that seems to embed an address of the operator (ISATAP, 6to4).
-    pub(super) fn of(in_doubt: InDoubt) -> Self {
+    pub(super) fn from_in_doubt(in_doubt: InDoubt) -> Self {
         match in_doubt {
             InDoubt::Matches => Self::Possible,
             InDoubt::DoesNotMatch => Self::Certain,
@@ -79,7 +79,7 @@ pub(super) struct RequestHashes {
 impl HostRules {
     pub(super) fn new(entries: &[Entry<'_>], nat64: &[Nat64]) -> Self {
         let mut made = Self {
-            anywhere: RuleSet::of(entries, |it| it.conditions.destinations.is_none()),
+            anywhere: RuleSet::from_entries(entries, |it| it.conditions.destinations.is_none()),
             nat64: nat64.into(),
             ..Self::default()
         };
@@ -91,7 +91,7 @@ impl HostRules {
                     Destination::Network(network) => made.networks.push(NetworkRule {
                         network: *network,
                         rule: number,
-                        takes: Embedded::of(entry.in_doubt),
+                        takes: Embedded::from_in_doubt(entry.in_doubt),
                     }),
                 }
             }
@@ -107,7 +107,7 @@ impl HostRules {
     /// an IPv4 address, the hash of the IPv4 address is included, because the connection may reach
     /// that address.
     pub(super) fn hashes(&self, host: &Host) -> RequestHashes {
-        match PlainHost::of(host) {
+        match PlainHost::from_host(host) {
             PlainHost::Name(name) => RequestHashes {
                 all: HostHashes::of_name(name),
                 certain: None,
@@ -126,7 +126,7 @@ impl HostRules {
     /// The rules with destinations that include `host`, which has these hashes.
     pub(super) fn at(&self, host: &Host, hashes: &RequestHashes) -> RuleSet {
         let mut rules = self.anywhere.clone();
-        match PlainHost::of(host) {
+        match PlainHost::from_host(host) {
             PlainHost::Name(_) if self.names.is_empty() => {}
             PlainHost::Name(_) => {
                 let hashes = &hashes.all;

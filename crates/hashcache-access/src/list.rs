@@ -184,7 +184,7 @@ fn entry(word: &str, reach: Reach) -> Option<(Host, Reach)> {
     match word.strip_prefix('.') {
         Some(domain) => {
             let host = read_host(domain)?;
-            let is_name = matches!(PlainHost::of(&host), PlainHost::Name(_));
+            let is_name = matches!(PlainHost::from_host(&host), PlainHost::Name(_));
             is_name.then_some((host, Reach::Below))
         }
         None => {

@@ -27,7 +27,7 @@ pub(super) enum PlainHost<'a> {
 }
 
 impl<'a> PlainHost<'a> {
-    pub(super) fn of(host: &'a Host) -> Self {
+    pub(super) fn from_host(host: &'a Host) -> Self {
         match host {
             Host::Name(name) => Self::Name(name.strip_suffix('.').unwrap_or(name)),
             Host::V4(address) => Self::Address(IpAddr::V4(*address)),
@@ -48,13 +48,16 @@ mod tests {
             ("xn--bcher-kva.example", "xn--bcher-kva.example"),
         ] {
             let host = read_host(written).unwrap();
-            assert_eq!(PlainHost::of(&host), PlainHost::Name(plain));
+            assert_eq!(PlainHost::from_host(&host), PlainHost::Name(plain));
         }
         let dotted = Host::parse("example.org.").unwrap();
-        assert_eq!(PlainHost::of(&dotted), PlainHost::Name("example.org"));
+        assert_eq!(
+            PlainHost::from_host(&dotted),
+            PlainHost::Name("example.org")
+        );
         let mapped = Host::parse("[::ffff:192.0.2.1]").unwrap();
         let address = IpAddr::from([192, 0, 2, 1]);
-        assert_eq!(PlainHost::of(&mapped), PlainHost::Address(address));
+        assert_eq!(PlainHost::from_host(&mapped), PlainHost::Address(address));
         for text in ["", ".", "a..b", "a b", "a/b", "||ads^"] {
             assert_eq!(read_host(text), None, "{text}");
         }

@@ -80,7 +80,7 @@ impl NameSet {
     /// Adds a host; returns false if there is no room. A name that was added only for itself may be
     /// added again with all hosts below it.
     pub fn insert(&mut self, host: &Host, reach: Reach) -> bool {
-        let hash = match PlainHost::of(host) {
+        let hash = match PlainHost::from_host(host) {
             PlainHost::Name(name) => hash_of_name(name),
             PlainHost::Address(address) => hash_of_address(address),
         };
@@ -260,7 +260,7 @@ mod tests {
     }
 
     fn hashes(host: &Host) -> HostHashes {
-        match PlainHost::of(host) {
+        match PlainHost::from_host(host) {
             PlainHost::Name(name) => HostHashes::of_name(name),
             PlainHost::Address(address) => HostHashes::of_addresses([address; 2]),
         }

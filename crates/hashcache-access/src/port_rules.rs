@@ -24,7 +24,7 @@ impl PortRules {
         starts.dedup();
         let set = |&port: &u16| {
             let is_for = |ports: &Vec<ConnectPort>| ports.iter().any(|it| it.contains(port));
-            RuleSet::of(entries, |it| {
+            RuleSet::from_entries(entries, |it| {
                 it.conditions.ports.as_ref().is_none_or(is_for)
             })
         };

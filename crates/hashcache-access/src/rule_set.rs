@@ -14,7 +14,7 @@ impl RuleSet {
     pub(super) const ALL: Self = Self([u64::MAX; WORDS]);
 
     /// The numbers of the rules for which `is_for` returns true.
-    pub(super) fn of<T>(rules: &[T], is_for: impl Fn(&T) -> bool) -> Self {
+    pub(super) fn from_entries<T>(rules: &[T], is_for: impl Fn(&T) -> bool) -> Self {
         let rules = rules.iter().enumerate();
         let taken = rules.filter(|(_, rule)| is_for(rule));
         taken.map(|(number, _)| number).collect()

@@ -128,11 +128,11 @@ impl AccessRules {
         let mut lists = ListUnions::default();
         for entry in &entries {
             let mask = list_mask(entry.conditions, settings).unwrap_or_default();
-            lists.push(mask, Embedded::of(entry.in_doubt));
+            lists.push(mask, Embedded::from_in_doubt(entry.in_doubt));
         }
         // Exceptions are checked only for rules that match, so all sets of rules include them.
         let with_exceptions = |is_for: &dyn Fn(&AccessRule) -> bool| -> RuleSet {
-            let mut set = RuleSet::of(written, is_for);
+            let mut set = RuleSet::from_entries(written, is_for);
             set.extend(written.len()..entries.len());
             set
         };
@@ -141,11 +141,11 @@ impl AccessRules {
             ports: PortRules::new(&entries),
             users: UserRules::new(&entries, settings),
             settling: with_exceptions(&|rule| rule.needs_user() || !rule.conditions.vary()),
-            about_hosts: RuleSet::of(written, |rule| {
+            about_hosts: RuleSet::from_entries(written, |rule| {
                 let mut all = rule.all_conditions();
                 all.any(AccessConditions::are_about_hosts)
             }),
-            denying_tunnels: RuleSet::of(written, |rule| {
+            denying_tunnels: RuleSet::from_entries(written, |rule| {
                 let methods = rule.conditions.methods.as_ref();
                 rule.action == AccessAction::Deny
                     && methods.is_none_or(|it| it.iter().any(|method| method == "CONNECT"))
@@ -170,7 +170,7 @@ impl AccessRules {
                 (Some(methods), Some(method)) => methods.contains(method),
                 (Some(_), None) => false,
             };
-            RuleSet::of(entries, is_for)
+            RuleSet::from_entries(entries, is_for)
         };
         self.any_method = may_match(None);
         let named = entries.iter().flat_map(|it| &it.conditions.methods);
@@ -200,7 +200,7 @@ impl AccessRules {
     /// The rules that can match a client; `by_default`: the client is served if no rule matches.
     pub fn client(&self, address: IpAddr, by_default: bool) -> ClientRules {
         let is_for = |it: &Compared| it.clients.contain(address, by_default);
-        let mut rules = RuleSet::of(&self.entries, is_for);
+        let mut rules = RuleSet::from_entries(&self.entries, is_for);
         for (number, rule) in self.rules.iter().enumerate() {
             let mut exceptions = rule.exceptions.clone();
             if exceptions.any(|it| rules.contains(it) && self.entries[it].is_blanket) {
@@ -252,7 +252,7 @@ impl AccessRules {
         let includes = |it: &Compared| {
             it.times.is_empty() || it.times.iter().any(|span| span.contains(minute))
         };
-        TimedRules(RuleSet::of(&self.entries, includes))
+        TimedRules(RuleSet::from_entries(&self.entries, includes))
     }
 
     /// Returns true if a rule has times. Otherwise every minute has the same rules.

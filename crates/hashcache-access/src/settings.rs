@@ -118,7 +118,7 @@ pub struct AccessRule {
 
 impl AccessRule {
     /// A rule without conditions.
-    pub fn of(action: AccessAction) -> Self {
+    pub fn from_action(action: AccessAction) -> Self {
         Self {
             name: None,
             action,

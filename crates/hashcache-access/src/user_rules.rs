@@ -27,8 +27,8 @@ impl UserRules {
     pub(super) fn new(entries: &[Entry<'_>], settings: &AccessSettings) -> Self {
         let needs_none = |entry: &Entry<'_>| !entry.conditions.need_user();
         let mut made = Self {
-            for_any: RuleSet::of(entries, needs_none),
-            for_unknowable: RuleSet::of(entries, |entry| {
+            for_any: RuleSet::from_entries(entries, needs_none),
+            for_unknowable: RuleSet::from_entries(entries, |entry| {
                 needs_none(entry) || entry.in_doubt == InDoubt::Matches
             }),
             ..Self::default()
@@ -125,7 +125,7 @@ mod tests {
     fn users_of_the_same_groups_share_a_set() {
         let rule = |conditions| AccessRule {
             conditions,
-            ..AccessRule::of(AccessAction::Allow)
+            ..AccessRule::from_action(AccessAction::Allow)
         };
         let staff = rule(AccessConditions {
             groups: Some(vec!["staff".into()]),

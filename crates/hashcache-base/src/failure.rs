@@ -309,7 +309,7 @@ impl Failure {
                 Self::Link(fault) => Some(fault.as_str()),
                 _ => None,
             },
-            ..ProxyStatus::of(error)
+            ..ProxyStatus::from_error(error)
         };
         status.to_value(name)
     }

@@ -198,7 +198,7 @@ mod tests {
     const MAX: usize = 64;
 
     fn address(n: u8) -> Option<Network> {
-        Some(Network::of(IpAddr::from([192, 0, 2, n])))
+        Some(Network::containing(IpAddr::from([192, 0, 2, n])))
     }
 
     #[test]
@@ -302,7 +302,11 @@ mod tests {
         let mut table = FairTable::new(1_600);
         for n in 0..=max {
             let [.., a, b] = n.to_be_bytes();
-            table.insert(n, (), Some(Network::of(IpAddr::from([198, 51, a, b]))));
+            table.insert(
+                n,
+                (),
+                Some(Network::containing(IpAddr::from([198, 51, a, b]))),
+            );
         }
         assert_eq!(table.len(), 1_600 - 100 + 1);
         assert!((100..=max).all(|n| table.get(&n).is_some()));

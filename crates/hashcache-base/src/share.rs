@@ -39,12 +39,12 @@ pub enum Network {
 
 impl Network {
     /// Only this address, also in IPv6, so that machines in the same /64 are distinguished.
-    pub fn of_address(address: IpAddr) -> Self {
+    pub fn exact(address: IpAddr) -> Self {
         Self::Address(address.to_canonical())
     }
 
     /// The client at `address`; for an IPv6 address, the /64.
-    pub fn of(address: IpAddr) -> Self {
+    pub fn containing(address: IpAddr) -> Self {
         Self::Address(match address.to_canonical() {
             IpAddr::V4(address) => address.into(),
             IpAddr::V6(address) => {
@@ -144,7 +144,7 @@ impl Shares {
 
     /// The share of the client at this address.
     pub fn of(self: &Arc<Self>, address: IpAddr) -> Share {
-        self.of_network(Network::of(address))
+        self.of_network(Network::containing(address))
     }
 
     /// Selects the connection that has been idle longest and makes it close, unless enough of the

@@ -35,8 +35,11 @@ pub fn run(
             .into());
     }
     let proxy = proxy_url(&values);
-    let certificates = values.intercept_ca.as_deref().map(Certificates::of);
-    let told = Told::of(&proxy, &values.reloadable.mirrors, certificates);
+    let certificates = values
+        .intercept_ca
+        .as_deref()
+        .map(Certificates::from_directory);
+    let told = Told::new(&proxy, &values.reloadable.mirrors, certificates);
     let text = if as_json {
         told.json(&proxy)
     } else {
@@ -88,7 +91,7 @@ struct Certificates {
 }
 
 impl Certificates {
-    fn of(directory: &Path) -> Self {
+    fn from_directory(directory: &Path) -> Self {
         // An absolute path: the programs may run in another directory.
         let directory = directory.canonicalize().unwrap_or(directory.to_owned());
         let (root, bundle) = (directory.join("root.pem"), directory.join("bundle.pem"));
@@ -128,7 +131,7 @@ struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    fn of(proxy: &Origin, mirrors: &'a [Mirror], certificates: Option<Certificates>) -> Self {
+    fn new(proxy: &Origin, mirrors: &'a [Mirror], certificates: Option<Certificates>) -> Self {
         let url = format!("{proxy}/");
         // The host without a port: few programs match a port here.
         let own = match &proxy.authority.host {
@@ -287,7 +290,7 @@ mod tests {
         let proxy: Origin = "http://cache.lan:3128".parse().unwrap();
         let mirrors = ["npm=http://one.test/", "npm:two=http://two.test/"]
             .map(|word| hashcache_settings::read_mirror(word).unwrap());
-        let told = Told::of(&proxy, &mirrors, None);
+        let told = Told::new(&proxy, &mirrors, None);
         let text = told.shell();
         let set = "export npm_config_registry='http://cache.lan:3128/mirror/npm/'\n";
         assert!(text.contains(set), "{text}");

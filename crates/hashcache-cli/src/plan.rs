@@ -95,9 +95,10 @@ fn planned(args: &PlanArgs) -> Result<Plan, Fault> {
         Some(path) => Some(measured(path, disk_bytes)?),
         None => None,
     };
-    let set_bytes = probe
-        .as_ref()
-        .map_or(set_bytes(&[], Tolerance::of(seeks)), Probe::set_bytes);
+    let set_bytes = probe.as_ref().map_or(
+        set_bytes(&[], Tolerance::from_reads_per_s(seeks)),
+        Probe::set_bytes,
+    );
     // Three quarters of web objects are no larger than the mean (paper, Table 5).
     let shares = [SizeShare {
         bytes: object_bytes,
@@ -387,7 +388,7 @@ mod tests {
     fn what_is_advised_is_what_the_proxy_takes() {
         let wanted = planned(&args("1TB", "256MB")).unwrap().wanted;
         let flags = |design: Design| flags_of(&design, &wanted);
-        let of = Design::of;
+        let of = Design::from_candidate;
         assert_eq!(flags(of(Candidate::SetMem)), "--policy set-mem");
         assert_eq!(flags(of(Candidate::Log)), "--policy log");
         let one_row = Design::published(Candidate::Log);
@@ -438,7 +439,7 @@ mod tests {
         // A disk that was measured may get larger slots.
         wanted.block_bytes = 32 << 10;
         wanted.workload.object_bytes = 2 << 10;
-        let flags = |candidate| flags_of(&Design::of(candidate), &wanted);
+        let flags = |candidate| flags_of(&Design::from_candidate(candidate), &wanted);
         assert_eq!(flags(Candidate::Set), "--policy set --block 32KiB");
         let log = "--policy log --object-size 2KiB";
         assert_eq!(flags(Candidate::Log), log);

@@ -59,7 +59,7 @@ impl Private {
         let user = rustix::process::geteuid().as_raw();
         match fs::metadata(path) {
             Ok(file) if self.is_of_its_kind(&file) => {
-                let facts = Facts::of(&file);
+                let facts = Facts::from_file(&file);
                 self.judge(path, &facts, user_of_proxy(user, &facts, intent))
             }
             Ok(_) | Err(_) => Ok(()),
@@ -126,7 +126,7 @@ struct Facts {
 }
 
 impl Facts {
-    fn of(file: &Metadata) -> Self {
+    fn from_file(file: &Metadata) -> Self {
         Self {
             owner: file.uid(),
             mode: file.mode(),

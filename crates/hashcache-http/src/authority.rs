@@ -96,7 +96,7 @@ impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Host::Name(name) => f.write_str(name),
-            Host::V4(address) => f.write_str(Decimals::of(address.octets()).as_str()),
+            Host::V4(address) => f.write_str(Decimals::new(address.octets()).as_str()),
             Host::V6(address) => write!(f, "[{address}]"),
         }
     }
@@ -111,7 +111,7 @@ struct Decimals {
 
 impl Decimals {
     /// Takes at most four numbers with three digits, or a single number with five.
-    fn of<const N: usize>(numbers: [impl Into<u16>; N]) -> Self {
+    fn new<const N: usize>(numbers: [impl Into<u16>; N]) -> Self {
         let mut text = Self {
             bytes: [0; 15],
             length: 0,
@@ -259,7 +259,7 @@ impl fmt::Display for DisplayAuthority<'_> {
         match self.port {
             Some(port) => {
                 f.write_str(":")?;
-                f.write_str(Decimals::of([port]).as_str())
+                f.write_str(Decimals::new([port]).as_str())
             }
             None => Ok(()),
         }

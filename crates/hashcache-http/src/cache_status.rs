@@ -78,7 +78,7 @@ pub struct CacheStatus<'a> {
 
 impl CacheStatus<'_> {
     /// A status with only `hit` or `fwd`.
-    pub fn of(handling: Handling) -> CacheStatus<'static> {
+    pub fn from_handling(handling: Handling) -> CacheStatus<'static> {
         CacheStatus {
             handling,
             upstream_status: None,
@@ -177,7 +177,7 @@ mod tests {
     fn a_hit_says_how_long_it_stays_fresh() {
         let status = CacheStatus {
             ttl: Some(376),
-            ..CacheStatus::of(Handling::Hit)
+            ..CacheStatus::from_handling(Handling::Hit)
         };
         assert_eq!(status.to_value(&us()), "hashcache; hit; ttl=376");
         let stale = CacheStatus {
@@ -208,7 +208,7 @@ mod tests {
         let detail = Some("no \"x\"\\\r\nä");
         let status = CacheStatus {
             detail,
-            ..CacheStatus::of(Handling::Hit)
+            ..CacheStatus::from_handling(Handling::Hit)
         };
         let us = Pseudonym::new("1cache").unwrap();
         assert_eq!(
@@ -236,7 +236,7 @@ mod tests {
             }
             remove_broken_cache_status(&mut fields);
             assert_eq!(fields.contains_key(CACHE_STATUS), stays, "{lines:?}");
-            CacheStatus::of(Handling::Hit).append(&us(), &mut fields);
+            CacheStatus::from_handling(Handling::Hit).append(&us(), &mut fields);
             assert!(is_list(&fields, &CACHE_STATUS), "{lines:?}");
         }
     }
@@ -245,7 +245,7 @@ mod tests {
     fn our_member_comes_last() {
         let mut fields = HeaderMap::new();
         fields.insert(CACHE_STATUS, HeaderValue::from_static("origin; hit"));
-        let miss = CacheStatus::of(Handling::Forwarded(Forward::UriMiss));
+        let miss = CacheStatus::from_handling(Handling::Forwarded(Forward::UriMiss));
         miss.append(&us(), &mut fields);
         let lines: Vec<_> = fields.get_all(CACHE_STATUS).iter().collect();
         assert_eq!(lines, ["origin; hit", "hashcache; fwd=uri-miss"]);

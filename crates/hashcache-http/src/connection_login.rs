@@ -107,7 +107,7 @@ fn has_scheme(fields: &HeaderMap, name: &HeaderName, test: fn(Scheme<'_>) -> boo
     }
     let lines = fields.get_all(name).iter();
     let mut members = lines.flat_map(|line| split_list(line.as_bytes(), Backslash::Escapes));
-    members.any(|member| Scheme::of(member).is_some_and(test))
+    members.any(|member| Scheme::from_member(member).is_some_and(test))
 }
 
 /// The scheme in a challenge or in credentials.
@@ -121,7 +121,7 @@ struct Scheme<'a> {
 impl<'a> Scheme<'a> {
     /// The scheme at the start of a list member. `None` if the member is a further parameter of the
     /// preceding scheme: `Digest realm="a", nonce="b"` has two members.
-    fn of(member: &'a [u8]) -> Option<Self> {
+    fn from_member(member: &'a [u8]) -> Option<Self> {
         let end = member.iter().position(|byte| b" \t=".contains(byte));
         let (name, rest) = member.split_at(end.unwrap_or(member.len()));
         let rest = rest.trim_ascii_start();

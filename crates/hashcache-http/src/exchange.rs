@@ -40,6 +40,6 @@ impl Exchange<'_> {
     /// the fields that the operator has declared `harmless`.
     pub(crate) fn kinds(&self, harmless: &[HeaderName]) -> FieldKinds {
         let varied = Vary::parse(self.response).into_names();
-        FieldKinds::of(self.request, self.exempt, &varied, harmless)
+        FieldKinds::new(self.request, self.exempt, &varied, harmless)
     }
 }

@@ -94,7 +94,7 @@ impl Globs {
 
     /// As [`Self::matches`], for the patterns with an index below `end`.
     pub fn matches_below(&self, end: usize, text: &str) -> impl Iterator<Item = usize> {
-        let present = Class::of(text.as_bytes());
+        let present = Class::from_text(text.as_bytes());
         let counted = self
             .alternatives
             .iter()
@@ -144,7 +144,7 @@ impl Class {
     }
 
     /// The set of bytes in `text`.
-    fn of(text: &[u8]) -> Self {
+    fn from_text(text: &[u8]) -> Self {
         let mut bytes = Self::EMPTY;
         text.iter().for_each(|byte| bytes.insert(*byte));
         bytes

@@ -27,7 +27,7 @@
 //! };
 //!
 //! // Half a minute later the next client asks.
-//! let request = RequestFacts::of(&Method::GET, &HeaderMap::new());
+//! let request = RequestFacts::new(&Method::GET, &HeaderMap::new());
 //! let decision = reuse(&request, &facts, UnixTime(1030), &ReuseOptions::default());
 //! assert_eq!(decision, Reuse::Fresh { age: Seconds::new(30), ttl: 30 });
 //! ```

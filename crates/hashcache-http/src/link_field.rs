@@ -67,7 +67,7 @@ pub struct LinkTurn {
 
 impl LinkTurn {
     /// Reads the numbers from a request; the field stays. `None` if they are absent.
-    pub fn of(fields: &HeaderMap) -> Option<Self> {
+    pub fn from_fields(fields: &HeaderMap) -> Option<Self> {
         if !fields.contains_key(HASHCACHE_LINK) {
             return None;
         }
@@ -319,9 +319,9 @@ mod tests {
             number: 1 << 40,
         };
         let mut fields = HeaderMap::new();
-        assert_eq!(LinkTurn::of(&fields), None);
+        assert_eq!(LinkTurn::from_fields(&fields), None);
         turn.add_to(&mut fields);
-        assert_eq!(LinkTurn::of(&fields), Some(turn));
+        assert_eq!(LinkTurn::from_fields(&fields), Some(turn));
         assert_eq!(LinkRequest::take(&mut fields), None);
         assert!(fields.is_empty());
         let asked = LinkRequest {
@@ -331,11 +331,11 @@ mod tests {
         };
         fields.insert(HASHCACHE_LINK, asked.to_value());
         turn.add_to(&mut fields);
-        assert_eq!(LinkTurn::of(&fields), Some(turn));
+        assert_eq!(LinkTurn::from_fields(&fields), Some(turn));
         assert_eq!(LinkRequest::take(&mut fields), Some(asked));
         for line in ["c=1", "n=1", "c=-1, n=1", "c=4294967296, n=1", "c=1, n=a"] {
             let fields = self::fields(HASHCACHE_LINK, &[line]);
-            assert_eq!(LinkTurn::of(&fields), None, "{line}");
+            assert_eq!(LinkTurn::from_fields(&fields), None, "{line}");
         }
     }
 

@@ -116,7 +116,7 @@ pub struct ProxyStatus<'a> {
 
 impl ProxyStatus<'_> {
     /// An error without parameters.
-    pub const fn of(error: ProxyError) -> Self {
+    pub const fn from_error(error: ProxyError) -> Self {
         ProxyStatus {
             error,
             rcode: None,
@@ -161,27 +161,27 @@ mod tests {
     fn an_error_is_named_with_its_parameters_in_quotes() {
         let unknown_name = ProxyStatus {
             rcode: Some("NXDOMAIN"),
-            ..ProxyStatus::of(ProxyError::DnsError)
+            ..ProxyStatus::from_error(ProxyError::DnsError)
         };
         let value = unknown_name.to_value("hashcache");
         assert_eq!(value, "hashcache; error=dns_error; rcode=\"NXDOMAIN\"");
         let refused = ProxyStatus {
             status: Some(StatusCode::BAD_REQUEST),
             details: Some("a \"quoted\" Host"),
-            ..ProxyStatus::of(ProxyError::HttpRequestError)
+            ..ProxyStatus::from_error(ProxyError::HttpRequestError)
         };
         assert_eq!(
             refused.to_value("hashcache"),
             "hashcache; error=http_request_error; status-code=400; \
              status-phrase=\"Bad Request\"; details=\"a \\\"quoted\\\" Host\""
         );
-        let value = ProxyStatus::of(ProxyError::ProxyLoopDetected).to_value("hashcache");
+        let value = ProxyStatus::from_error(ProxyError::ProxyLoopDetected).to_value("hashcache");
         assert_eq!(value, "hashcache; error=proxy_loop_detected");
     }
 
     #[test]
     fn a_name_that_is_no_token_is_sent_as_a_string() {
-        let status = ProxyStatus::of(ProxyError::ProxyLoopDetected);
+        let status = ProxyStatus::from_error(ProxyError::ProxyLoopDetected);
         for (name, item) in [
             ("box.lan:3128", "box.lan:3128"),
             ("école 1\r\n", "\"?cole 1??\""),

@@ -265,7 +265,7 @@ pub struct ContentRange {
 
 impl ContentRange {
     /// A range in content with a known length.
-    pub fn of(range: ByteRange, complete: u64) -> ContentRange {
+    pub fn new(range: ByteRange, complete: u64) -> ContentRange {
         ContentRange {
             range: Some(range),
             complete: Some(complete),

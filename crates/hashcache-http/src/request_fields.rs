@@ -56,7 +56,7 @@ impl FieldKinds {
 
     /// The kinds of fields in a request. Fields in `varied` (the names in `Vary`), in the key or in
     /// `harmless` (names that the operator adds to the list) do not count.
-    pub fn of(
+    pub fn new(
         request: &HeaderMap,
         exempt: Exempt<'_>,
         varied: &[HeaderName],
@@ -666,7 +666,7 @@ mod tests {
     }
 
     fn kinds(name: &'static str, value: &str) -> FieldKinds {
-        FieldKinds::of(&fields(&[(name, value)]), Exempt::default(), &[], &[])
+        FieldKinds::new(&fields(&[(name, value)]), Exempt::default(), &[], &[])
     }
 
     #[test]
@@ -811,7 +811,7 @@ mod tests {
         };
         let of_front = fields(&[("x-forwarded-host", "a"), ("x-real-ip", "1.2.3.4")]);
         assert_eq!(
-            FieldKinds::of(&of_front, by_front, &[], &[]),
+            FieldKinds::new(&of_front, by_front, &[], &[]),
             FieldKinds::default()
         );
         assert!(!has_override(&of_front, by_front));
@@ -839,7 +839,7 @@ mod tests {
             assert!(!speaks_for_client(&name), "{name}");
             assert_eq!(unknown_field(&request, Exempt::default(), &[]), Some(&name));
             let harmless = [name];
-            let kinds = FieldKinds::of(&request, Exempt::default(), &[], &harmless);
+            let kinds = FieldKinds::new(&request, Exempt::default(), &[], &harmless);
             assert_eq!(kinds, FieldKinds::default());
         }
         for name in ["url", "x-urls", "x-host-id", "x"] {
@@ -857,7 +857,7 @@ mod tests {
             ..Exempt::default()
         };
         let kinds = |exempt, varied: &[_], harmless: &[_]| {
-            FieldKinds::of(&request, exempt, varied, harmless)
+            FieldKinds::new(&request, exempt, varied, harmless)
         };
         assert_eq!(kinds(keyed, &[], &[]), FieldKinds::UNKNOWN);
         assert_eq!(kinds(keyed, &tenant, &[]), FieldKinds::default());

@@ -72,7 +72,7 @@ impl RequestFacts {
     };
 
     /// Reads the facts from a request.
-    pub fn of(method: &Method, fields: &HeaderMap) -> RequestFacts {
+    pub fn new(method: &Method, fields: &HeaderMap) -> RequestFacts {
         RequestFacts::with_exempt(method, fields, Exempt::default())
     }
 

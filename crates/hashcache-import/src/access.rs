@@ -174,7 +174,7 @@ impl Writer<'_> {
 
     fn rule(&mut self, rule: &Rule<'_>) -> Result<(), String> {
         let mut comments = match rule.line {
-            Some(line) => Comments::of(line),
+            Some(line) => Comments::from_line(line),
             None => Comments::text("Where no line of Squid matches."),
         };
         let action = match rule.action {

@@ -54,7 +54,7 @@ pub fn import(draft: &mut Draft, lines: &[&Line]) -> Users {
         if realm.is_empty() {
             draft.missing(line, "it has no characters of ASCII");
         } else {
-            draft.set("login_realm", realm, Comments::of(line));
+            draft.set("login_realm", realm, Comments::from_line(line));
             draft.imported += 1;
         }
     }
@@ -120,7 +120,7 @@ fn users_in(draft: &mut Draft, line: &Line, has_case: bool) -> Users {
     });
     match names {
         Ok(names) => {
-            draft.push("htpasswd", line.arg(3), Comments::of(line));
+            draft.push("htpasswd", line.arg(3), Comments::from_line(line));
             draft.imported += 1;
             Ok(Rc::new(names))
         }

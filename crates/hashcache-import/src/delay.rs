@@ -31,7 +31,7 @@ pub struct DelayLines<'a>(Vec<(&'static str, Vec<&'a Line>)>);
 
 impl<'a> DelayLines<'a> {
     /// Collects the lines; `all` returns a directive's lines.
-    pub fn of(all: impl Fn(&str) -> Vec<&'a Line>) -> Self {
+    pub fn new(all: impl Fn(&str) -> Vec<&'a Line>) -> Self {
         Self(NAMES.iter().map(|name| (*name, all(name))).collect())
     }
 

@@ -83,7 +83,7 @@ pub fn import(draft: &mut Draft, line: &Line, treatment: Treatment) {
     };
     match value.filter(|(key, value)| is_taken(key, value)) {
         Some((key, value)) => {
-            draft.set(key, value, Comments::of(line));
+            draft.set(key, value, Comments::from_line(line));
             draft.imported += 1;
         }
         None => draft.missing(line, "its value has no counterpart"),
@@ -105,7 +105,7 @@ fn visible_hostname(draft: &mut Draft, line: &Line) {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let is_name = name.starts_with(|first: char| first.is_ascii_alphabetic());
     if is_name && name.bytes().all(fits) {
-        draft.set("name", name, Comments::of(line));
+        draft.set("name", name, Comments::from_line(line));
         draft.imported += 1;
     } else {
         draft.missing(
@@ -119,7 +119,7 @@ fn cache_mgr(draft: &mut Draft, line: &Line) {
     if line.args.is_empty() {
         return draft.missing(line, "there is no address");
     }
-    draft.set("contact", line.arg(0), Comments::of(line));
+    draft.set("contact", line.arg(0), Comments::from_line(line));
     draft.imported += 1;
 }
 
@@ -137,7 +137,7 @@ fn access_log(draft: &mut Draft, line: &Line) {
     if place == "none" {
         return match line.args.len() {
             1 => {
-                draft.set("access_log", "none", Comments::of(line));
+                draft.set("access_log", "none", Comments::from_line(line));
                 draft.imported += 1;
             }
             _ => draft.missing(line, "all requests are logged, or none"),
@@ -164,7 +164,7 @@ fn access_log(draft: &mut Draft, line: &Line) {
     let directory = Path::new(place).parent().unwrap_or(Path::new("/"));
     if place.starts_with('/') && directory.is_dir() {
         let why = "The file goes on; SIGUSR1 opens it again, for logrotate.";
-        draft.set("access_log", place, Comments::of(line).and(why));
+        draft.set("access_log", place, Comments::from_line(line).and(why));
         draft.set("log_format", format, Comments::default());
         draft.imported += 1;
     } else {
@@ -185,7 +185,11 @@ fn forwarded_for(draft: &mut Draft, line: &Line) {
 }
 
 fn strip_query_terms(draft: &mut Draft, line: &Line) {
-    draft.set("log_strip_query", line.arg(0) != "off", Comments::of(line));
+    draft.set(
+        "log_strip_query",
+        line.arg(0) != "off",
+        Comments::from_line(line),
+    );
     draft.imported += 1;
 }
 
@@ -193,7 +197,7 @@ fn client_netmask(draft: &mut Draft, line: &Line) {
     match line.arg(0) {
         "255.255.255.255" => draft.unneeded(line, "addresses are logged whole by default"),
         mask => {
-            let mut comments = Comments::of(line);
+            let mut comments = Comments::from_line(line);
             if mask != "255.255.255.0" {
                 comments = comments.and("The network is /24, and /48 for IPv6.");
             }
@@ -205,7 +209,7 @@ fn client_netmask(draft: &mut Draft, line: &Line) {
 
 fn prefer_direct(draft: &mut Draft, line: &Line) {
     if line.arg(0) == "on" && draft.get("direct").is_none() {
-        draft.set("direct", "prefer", Comments::of(line));
+        draft.set("direct", "prefer", Comments::from_line(line));
         draft.imported += 1;
     } else {
         draft.unneeded(line, "peers are asked first by default");
@@ -221,7 +225,7 @@ fn tls_outgoing(draft: &mut Draft, line: &Line) {
         let file = word.text.strip_prefix("cafile=");
         match file.filter(|file| Path::new(file).is_file()) {
             Some(file) => {
-                draft.set("upstream_ca", strings(&[file]), Comments::of(line));
+                draft.set("upstream_ca", strings(&[file]), Comments::from_line(line));
                 draft.imported += 1;
             }
             None => draft.missing(

@@ -41,7 +41,7 @@ pub struct Comments(Vec<String>);
 
 impl Comments {
     /// A directive's place and text.
-    pub fn of(line: &Line) -> Self {
+    pub fn from_line(line: &Line) -> Self {
         Self(vec![line.shown_with_place()])
     }
 
@@ -406,14 +406,14 @@ mod tests {
         let hostile = "name \u{1b}]0;x\u{7} \"\"\" ''' \u{85}\u{2028} [[a]] = \\u0000 \r x";
         let line = lines("squid.conf", hostile).next().unwrap();
         let mut draft = Draft::default();
-        draft.set("name", hostile, Comments::of(&line).and(hostile));
-        draft.push("listen", hostile, Comments::of(&line));
-        draft.push("listen", "b", Comments::of(&line));
+        draft.set("name", hostile, Comments::from_line(&line).and(hostile));
+        draft.push("listen", hostile, Comments::from_line(&line));
+        draft.push("listen", "b", Comments::from_line(&line));
         draft.missing(&line, hostile);
         draft.network("a-b", vec![hostile.to_owned(); 9]);
         draft.table(Table {
             array: "access",
-            comments: Comments::of(&line),
+            comments: Comments::from_line(&line),
             fields: vec![("reason", hostile.into())],
         });
         let table: toml::Table = toml::from_str(&draft.text(hostile)).unwrap();
@@ -426,7 +426,7 @@ mod tests {
     fn a_line_that_is_replaced_is_told() {
         let mut draft = Draft::default();
         for line in lines("squid.conf", "workers 1\nworkers 2\n") {
-            draft.set("workers", line.arg(0), Comments::of(&line));
+            draft.set("workers", line.arg(0), Comments::from_line(&line));
             draft.imported += 1;
         }
         assert_eq!(draft.remarks[0].directive, "squid.conf:1: workers 1");

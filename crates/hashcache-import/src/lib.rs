@@ -167,7 +167,7 @@ fn draft(source: Source, unsure: Unsure) -> Draft {
         ],
         cache: [sorted.all("cache"), sorted.all("no_cache")].concat(),
         has_parent: !peers.cache_peer.is_empty(),
-        delay: DelayLines::of(|name| sorted.all(name)),
+        delay: DelayLines::new(|name| sorted.all(name)),
     };
     match role {
         Role::Forward => {

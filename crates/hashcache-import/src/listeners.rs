@@ -106,7 +106,7 @@ fn import_one(
             }
         }
         let pair = [("tls_cert", &*certificate), ("tls_key", &*key)];
-        draft.push_pair(pair, &Comments::of(line));
+        draft.push_pair(pair, &Comments::from_line(line));
     }
     if is_bumped && is_tls && diverted.is_none() {
         return Err("it has neither `intercept` nor `tproxy`".to_owned());
@@ -138,7 +138,11 @@ fn import_one(
         (None, false, Role::Reverse) => "http://",
         (None, false, Role::Forward) => "",
     };
-    draft.push("listen", format!("{scheme}{address}"), Comments::of(line));
+    draft.push(
+        "listen",
+        format!("{scheme}{address}"),
+        Comments::from_line(line),
+    );
     if address == ADMIN {
         let why = "The address by default is one of `listen`.";
         draft.set("admin", "127.0.0.1:3181", Comments::text(why));

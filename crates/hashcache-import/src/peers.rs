@@ -161,7 +161,7 @@ pub fn import(draft: &mut Draft, lines: &PeerLines<'_>, acls: &Acls) {
             draft.set(
                 key,
                 line.arg(0).parse::<i64>().unwrap_or_default(),
-                Comments::of(line),
+                Comments::from_line(line),
             );
             draft.imported += 1;
         } else {
@@ -228,7 +228,7 @@ fn write_peer(draft: &mut Draft, peer: &Peer<'_>, udp: &Udp<'_>) -> bool {
     peer.tell_options(draft);
     draft.table(Table {
         array: "peer",
-        comments: Comments::of(line),
+        comments: Comments::from_line(line),
         fields,
     });
     draft.imported += 1;
@@ -323,7 +323,7 @@ fn write_choice(draft: &mut Draft, peers: &[Peer<'_>]) {
             .iter()
             .filter(|peer| !peer.is_sibling && peer.has(option));
         if let Some(peer) = having.next() {
-            return draft.set("peer_choice", choice, Comments::of(peer.line));
+            return draft.set("peer_choice", choice, Comments::from_line(peer.line));
         }
     }
 }
@@ -430,7 +430,7 @@ fn write_never_direct(draft: &mut Draft, lines: &[&Line], has_parent: bool) {
                  `peers = []` goes around the parents",
             ),
             "allow" if is_all && has_parent => {
-                draft.set("direct", "never", Comments::of(line));
+                draft.set("direct", "never", Comments::from_line(line));
                 draft.imported += 1;
             }
             "allow" if is_all => {
@@ -442,7 +442,7 @@ fn write_never_direct(draft: &mut Draft, lines: &[&Line], has_parent: bool) {
             "allow" if has_parent => {
                 let reason = "DENIES MORE: no request goes to a server directly, because `direct` \
                               is for all hosts";
-                draft.set("direct", "never", Comments::of(line));
+                draft.set("direct", "never", Comments::from_line(line));
                 draft.remark(Fate::Closed, line, reason);
             }
             "allow" => draft.open(line, "these requests go to servers directly"),

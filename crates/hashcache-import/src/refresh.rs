@@ -95,7 +95,7 @@ fn import_one(draft: &mut Draft, line: &Line, room: &mut Room) {
             format!("there are more than {RULES_MAX} lines, or {PATHS_BYTES_MAX} bytes of paths");
         return draft.missing(line, reason);
     }
-    let mut comments = Comments::of(line);
+    let mut comments = Comments::from_line(line);
     if ignores_case {
         comments = comments.and("Capitals and small letters are different in a rule.");
     }

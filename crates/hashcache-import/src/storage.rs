@@ -98,7 +98,7 @@ fn import_max(draft: &mut Draft, line: &Line, cache_size: u64) {
     match values::size(&line.args) {
         None | Some(0) => draft.missing(line, "no size"),
         Some(size) => {
-            let mut comments = Comments::of(line);
+            let mut comments = Comments::from_line(line);
             if size > cache_size {
                 comments = comments.and("No object is larger than the cache.");
             }

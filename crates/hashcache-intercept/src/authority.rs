@@ -222,8 +222,8 @@ impl CertificateAuthority {
             intermediate: intermediate.der().clone(),
             root: root.der().clone(),
         };
-        let authority =
-            Self::of(bundle.clone()).map_err(|what| malformed(&files::signer(directory), what))?;
+        let authority = Self::from_bundle(bundle.clone())
+            .map_err(|what| malformed(&files::signer(directory), what))?;
         // Some clients ignore the limits of a trusted root, but a destroyed key can sign nothing.
         let root_key = constraints.is_none().then_some(root_key);
         files::write(directory, &bundle, root_key.as_ref(), || Ok(()))?;
@@ -241,11 +241,11 @@ impl CertificateAuthority {
 
     fn load_from(directory: &Path, credentials: Option<&Path>) -> Result<Self, AuthorityError> {
         let (path, bundle) = files::read(directory, credentials)?;
-        Self::of(bundle).map_err(|what| malformed(&path, what))
+        Self::from_bundle(bundle).map_err(|what| malformed(&path, what))
     }
 
     /// Makes the authority from these keys and certificates, if they belong together.
-    fn of(bundle: files::AuthorityKeys) -> Result<Self, &'static str> {
+    fn from_bundle(bundle: files::AuthorityKeys) -> Result<Self, &'static str> {
         let files::AuthorityKeys {
             key,
             intermediate,

@@ -41,7 +41,7 @@ pub(crate) enum InnerProtocol {
 impl ParsedHello {
     /// Returns the offer in `hello`, which was parsed from `records`; `None` if the two are
     /// different messages.
-    pub(crate) fn of(hello: &ClientHello<'_>, records: &[u8]) -> Option<Self> {
+    pub(crate) fn new(hello: &ClientHello<'_>, records: &[u8]) -> Option<Self> {
         let message = message(records)?;
         let raw = RawHello::read(&message)?;
         let mut alpn = hello.alpn();

@@ -130,7 +130,7 @@ pub struct Hosts {
 impl Hosts {
     /// The hosts in `options`.
     pub fn new(options: &HostOptions) -> Self {
-        let mut allowed = NamePatterns::of(&options.hosts);
+        let mut allowed = NamePatterns::from_patterns(&options.hosts);
         for list in &options.lists {
             for group in groups(list.text()) {
                 allowed.add_all(&group.hosts);
@@ -138,8 +138,8 @@ impl Hosts {
         }
         Self {
             allowed,
-            never: NamePatterns::of(&options.never),
-            despite_never: NamePatterns::of(&options.despite_never),
+            never: NamePatterns::from_patterns(&options.never),
+            despite_never: NamePatterns::from_patterns(&options.despite_never),
         }
     }
 
@@ -168,7 +168,7 @@ struct NamePatterns {
 }
 
 impl NamePatterns {
-    fn of(patterns: &[HostPattern]) -> Self {
+    fn from_patterns(patterns: &[HostPattern]) -> Self {
         let mut names = Self::default();
         for pattern in patterns {
             names.add(&pattern.domain, pattern.is_wildcard);

@@ -176,7 +176,7 @@ impl Handshake {
     ];
 
     /// Returns the meaning of a handshake error.
-    pub fn of(error: &io::Error) -> Self {
+    pub fn from_error(error: &io::Error) -> Self {
         use AlertDescription as Alert;
         let cause = error.get_ref().and_then(|it| it.downcast_ref::<TlsError>());
         match cause {
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_client_refuses_by_alert_or_by_leaving() {
-        let by = |error: TlsError| Handshake::of(&io::Error::other(error));
+        let by = |error: TlsError| Handshake::from_error(&io::Error::other(error));
         for alert in [42, 43, 45, 46, 48].map(AlertDescription::from) {
             assert_eq!(by(TlsError::AlertReceived(alert)), Handshake::Refused);
         }
@@ -252,7 +252,7 @@ mod tests {
             (io::ErrorKind::ConnectionReset, Handshake::Left),
             (io::ErrorKind::TimedOut, Handshake::Failed),
         ] {
-            assert_eq!(Handshake::of(&kind.into()), expected);
+            assert_eq!(Handshake::from_error(&kind.into()), expected);
         }
     }
 

@@ -85,7 +85,7 @@ impl Peek {
             match self.acceptor.accept() {
                 Ok(None) => {}
                 Ok(Some(accepted)) => {
-                    let hello = ParsedHello::of(&accepted.client_hello(), &self.bytes);
+                    let hello = ParsedHello::new(&accepted.client_hello(), &self.bytes);
                     return Some(hello.ok_or(Reason::Malformed));
                 }
                 Err(_) => return Some(Err(Reason::Malformed)),

@@ -97,7 +97,7 @@ impl Children {
         let entered = self.entered(&mut connections);
         connections.strangers.push(Stranger {
             number: entered.number,
-            network: Network::of(address),
+            network: Network::containing(address),
             displaced: Arc::clone(&entered.displaced),
         });
         entered

@@ -24,7 +24,7 @@ pub struct ChunkField {
 
 impl ChunkField {
     /// Reads the field from `fields`; `None` if it is missing, of another version, or malformed.
-    pub fn of(fields: &HeaderMap) -> Option<Self> {
+    pub fn from_fields(fields: &HeaderMap) -> Option<Self> {
         let mut values = fields.get_all(HASHCACHE_LINK).iter();
         let value = values.next()?.to_str().ok()?;
         if values.next().is_some() {
@@ -69,7 +69,7 @@ mod tests {
 
     fn read(value: &str) -> Option<ChunkField> {
         let value = HeaderValue::try_from(value).unwrap();
-        ChunkField::of(&[(HASHCACHE_LINK, value)].into_iter().collect())
+        ChunkField::from_fields(&[(HASHCACHE_LINK, value)].into_iter().collect())
     }
 
     #[test]
@@ -96,6 +96,6 @@ mod tests {
         ] {
             assert_eq!(read(other), None, "{other}");
         }
-        assert_eq!(ChunkField::of(&HeaderMap::new()), None);
+        assert_eq!(ChunkField::from_fields(&HeaderMap::new()), None);
     }
 }

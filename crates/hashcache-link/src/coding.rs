@@ -68,7 +68,7 @@ pub enum StoredHere {
 
 impl LinkCoding {
     /// Selects the coding for a request that is safe and has no content.
-    pub fn of(request: &HeaderMap, stored: StoredHere) -> Self {
+    pub fn new(request: &HeaderMap, stored: StoredHere) -> Self {
         let is_private = request.contains_key(AUTHORIZATION)
             || (request.contains_key(COOKIE) && stored == StoredHere::No);
         let is_bound = RequestDirectives::parse(request).no_transform;
@@ -172,7 +172,7 @@ mod tests {
     fn private_requests_and_clients_that_want_a_coding_take_no_part() {
         let takes_part = |fields: &[_], stored| {
             !matches!(
-                LinkCoding::of(&request(fields), stored),
+                LinkCoding::new(&request(fields), stored),
                 LinkCoding::Unchanged
             )
         };

@@ -36,7 +36,7 @@ pub struct StoredContent {
 
 impl StoredContent {
     /// Returns the content of `hit`, if it may be a dictionary; `stored` is the decoded metadata.
-    pub fn of(hit: &Hit, stored: &StoredResponse) -> Option<Self> {
+    pub fn new(hit: &Hit, stored: &StoredResponse) -> Option<Self> {
         Self::with(hit, stored.digest?, stored.pages.clone())
     }
 
@@ -67,7 +67,7 @@ impl StoredContent {
     pub async fn find(cache: &Cache, name: &[u8], digest: Digest) -> Option<Self> {
         let hit = hashcache_store::find(cache, name).await?;
         let stored = StoredResponse::decode(hit.metadata())?;
-        (stored.digest == Some(digest)).then(|| Self::of(&hit, &stored))?
+        (stored.digest == Some(digest)).then(|| Self::new(&hit, &stored))?
     }
 
     /// Reads the content from `offset` on.

@@ -374,7 +374,7 @@ mod tests {
         let object = PageObject {
             target: &url(object),
             length,
-            client: Network::of([192, 0, 2, client].into()),
+            client: Network::containing([192, 0, 2, client].into()),
         };
         table.note(&url(page), &object, now);
     }

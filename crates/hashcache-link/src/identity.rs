@@ -42,7 +42,7 @@ pub struct LinkIdentity {
 pub struct NameSecret([u8; 32]);
 
 impl NameSecret {
-    fn of(key: &PrivateKeyDer<'_>) -> Self {
+    fn from_key(key: &PrivateKeyDer<'_>) -> Self {
         Self(sha256(&[NAMES_LABEL, key.secret_der()].concat()))
     }
 
@@ -253,8 +253,8 @@ impl LinkIdentity {
         let key = PrivateKeyDer::from_pem_slice(text).map_err(|_| "it has no key")?;
         let certificate =
             CertificateDer::from_pem_slice(text).map_err(|_| "it has no certificate")?;
-        let pin = Pin::of(&certificate).ok_or("its certificate is damaged")?;
-        let names = NameSecret::of(&key);
+        let pin = Pin::from_certificate(&certificate).ok_or("its certificate is damaged")?;
+        let names = NameSecret::from_key(&key);
         let key = CertifiedKey::from_der(vec![certificate], key, &provider())
             .map_err(|_| "its key and its certificate do not belong together")?;
         Ok(Self {

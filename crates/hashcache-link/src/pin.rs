@@ -27,7 +27,7 @@ pub struct PinError;
 
 impl Pin {
     /// The pin of the key in `certificate`; `None` if this is no certificate.
-    pub fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
+    pub fn from_certificate(certificate: &CertificateDer<'_>) -> Option<Self> {
         let certificate = ParsedCertificate::try_from(certificate).ok()?;
         Some(Self(sha256(&certificate.subject_public_key_info())))
     }
@@ -86,14 +86,17 @@ mod tests {
         let key = KeyPair::generate().unwrap();
         let made = |name: &str| {
             let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-            Pin::of(params.self_signed(&key).unwrap().der()).unwrap()
+            Pin::from_certificate(params.self_signed(&key).unwrap().der()).unwrap()
         };
         assert_eq!(made("a.test"), made("b.test"));
         let other = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["a.test".to_owned()]).unwrap();
-        let other = Pin::of(params.self_signed(&other).unwrap().der()).unwrap();
+        let other = Pin::from_certificate(params.self_signed(&other).unwrap().der()).unwrap();
         assert_ne!(made("a.test"), other);
-        assert_eq!(Pin::of(&CertificateDer::from(vec![1, 2, 3])), None);
+        assert_eq!(
+            Pin::from_certificate(&CertificateDer::from(vec![1, 2, 3])),
+            None
+        );
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl PinnedKeys {
     }
 
     fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
-        let pin = Pin::of(certificate).ok_or(CertificateError::BadEncoding)?;
+        let pin = Pin::from_certificate(certificate).ok_or(CertificateError::BadEncoding)?;
         if self.pins.contains(&pin) {
             Ok(())
         } else {

@@ -70,7 +70,7 @@ impl CodingCounters {
     /// Notes content that was received in frames ([`IN`](super::counters::IN)) or sent in frames.
     pub fn carried(&self, direction: usize, totals: Totals, dictionary: Option<DictionaryKind>) {
         self.content[direction].fetch_add(totals.content_bytes, Relaxed);
-        let coding = LinkUsage::of(totals, dictionary).coding;
+        let coding = LinkUsage::new(totals, dictionary).coding;
         let frames = CODINGS.iter().position(|name| *name == coding);
         if let Some(at) = frames {
             self.frames[direction][at].fetch_add(totals.frame_bytes, Relaxed);
@@ -140,7 +140,7 @@ pub struct LinkUsage {
 
 impl LinkUsage {
     /// The usage for a response with these totals, for the log.
-    pub fn of(totals: Totals, dictionary: Option<DictionaryKind>) -> Self {
+    pub fn new(totals: Totals, dictionary: Option<DictionaryKind>) -> Self {
         let is_raw = totals.raw_bytes == totals.content_bytes;
         Self {
             bytes: totals.frame_bytes,

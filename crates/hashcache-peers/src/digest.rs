@@ -124,7 +124,7 @@ impl ControlBlock {
     }
 
     /// The control block of a filter.
-    pub fn of(filter: &Filter) -> ControlBlock {
+    pub fn from_filter(filter: &Filter) -> ControlBlock {
         ControlBlock {
             size: filter.size(),
             entries: filter.entries(),
@@ -212,7 +212,7 @@ mod tests {
 
     fn body() -> Vec<u8> {
         let filter = filter();
-        let block = ControlBlock::of(&filter).octets();
+        let block = ControlBlock::from_filter(&filter).octets();
         [&block, filter.octets()].concat()
     }
 
@@ -227,7 +227,7 @@ mod tests {
     fn a_control_block_is_octet_for_octet_squids() {
         let mut expected = b"\0\x05\0\x03\0\0\0\x64\0\0\0\x02\0\0\0\0\0\0\0\x3f\x05\x04".to_vec();
         expected.resize(BLOCK_BYTES, 0);
-        assert_eq!(ControlBlock::of(&filter()).octets()[..], expected);
+        assert_eq!(ControlBlock::from_filter(&filter()).octets()[..], expected);
     }
 
     #[test]

@@ -91,11 +91,11 @@ impl Admin {
                 token: token.clone(),
             },
             token,
-            ..Self::of(exposition, dashboard)
+            ..Self::with_dashboard(exposition, dashboard)
         })
     }
 
-    fn of(exposition: Exposition, dashboard: Arc<Dashboard>) -> Self {
+    fn with_dashboard(exposition: Exposition, dashboard: Arc<Dashboard>) -> Self {
         Self {
             exposition,
             draining: AtomicBool::new(false),
@@ -239,7 +239,7 @@ impl Admin {
             Some(_) => Detail::Figures,
         };
         match head.uri.path() {
-            "/" => index(PageReader::of(&head.headers)),
+            "/" => index(PageReader::from_request(&head.headers)),
             "/metrics" => self.metrics(),
             PAGE | SCRIPT | STYLE | VIEW => self.dashboard(head, client),
             LINKS => json_page(StatusCode::OK, &self.exposition.links(detail())),

@@ -240,7 +240,7 @@ impl MemoryHitEntry<'_> {
         let user = connection.connect_user().cloned();
         let (received, status, scheme) = (self.received, self.status, self.target.scheme);
         let version = self.version;
-        let site = Name::of(self.target.authority.display(self.target.scheme));
+        let site = Name::new(self.target.authority.display(self.target.scheme));
         let texts = worker.log.is_written().then(|| {
             let copy = |text: Option<&[u8]>| text.map(Box::<[u8]>::from);
             let path = self.target.path_and_query.clone();

@@ -42,7 +42,7 @@ pub(crate) const COPY_TIME: Duration = Duration::from_secs(10);
 
 impl MemberList {
     /// The members among `peers`; `None` if there are none besides the box with the name `us`.
-    pub(crate) fn of(peers: &[Arc<Peer>], us: &str) -> Option<Self> {
+    pub(crate) fn new(peers: &[Arc<Peer>], us: &str) -> Option<Self> {
         let is_member = |peer: &&Arc<Peer>| peer.settings.kind == PeerKind::Member;
         let all: Vec<_> = peers.iter().filter(is_member).collect();
         let member = |peer: &&Arc<Peer>| (peer.name().to_owned(), peer.settings.weight);
@@ -144,7 +144,7 @@ mod tests {
 
     /// Which box answers for each URL when a client asks each box.
     fn answering(at: &str, list: &[Arc<Peer>]) -> BTreeMap<String, String> {
-        let members = MemberList::of(list, at).unwrap();
+        let members = MemberList::new(list, at).unwrap();
         let of = |url: &String| members.owners(url).first().map(|it| it.name().to_owned());
         let owner = |url: String| (url.clone(), of(&url).unwrap_or_else(|| at.to_owned()));
         urls().map(owner).collect()
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn a_request_of_a_member_is_known_by_its_name_in_via() {
-        let members = MemberList::of(&list(), "a").unwrap();
+        let members = MemberList::new(&list(), "a").unwrap();
         let seen = |via: &'static str| {
             members.are_in_via(&HeaderMap::from_iter([(
                 VIA,
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_box_alone_has_no_members_to_ask() {
-        assert!(MemberList::of(&list()[..1], "a").is_none());
-        assert!(MemberList::of(&[], "a").is_none());
+        assert!(MemberList::new(&list()[..1], "a").is_none());
+        assert!(MemberList::new(&[], "a").is_none());
     }
 }

@@ -40,7 +40,7 @@ pub(crate) enum PageReader {
 impl PageReader {
     /// Selected by `Accept`: browsers name HTML; curl, apt and similar programs send `*/*` or no
     /// field.
-    pub(crate) fn of(request: &HeaderMap) -> Self {
+    pub(crate) fn from_request(request: &HeaderMap) -> Self {
         let members = request.get_all(header::ACCEPT);
         let mut members = members
             .iter()

@@ -233,7 +233,7 @@ async fn checked(connection: &Connection, field: &HeaderValue) -> Result<Arc<str
         network,
         address: match network {
             Network::Child(_) | Network::ChildClient(..) => network,
-            Network::Address(_) => Network::of_address(connection.client.ip()),
+            Network::Address(_) => Network::exact(connection.client.ip()),
         },
     };
     let user: Arc<str> = (&*login.user).into();

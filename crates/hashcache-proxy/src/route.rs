@@ -165,7 +165,7 @@ enum Order {
 }
 
 impl Order {
-    fn of(choice: PeerChoice, peers: &[Arc<Peer>]) -> Self {
+    fn new(choice: PeerChoice, peers: &[Arc<Peer>]) -> Self {
         let members: Vec<_> = peers.iter().map(|peer| member(peer)).collect();
         // Without members there is nothing to order; the configuration check has validated names
         // and weights.
@@ -587,7 +587,7 @@ impl Routes {
     /// route matches. Peers are found by name; a name that no peer has is ignored, because the
     /// settings have already been checked. The member with the name `us` is this box.
     pub(crate) fn new(peers: Vec<Arc<Peer>>, settings: &[RouteSettings], us: &str) -> Self {
-        let members = MemberList::of(&peers, us);
+        let members = MemberList::new(&peers, us);
         let is_us = |peer: &Arc<Peer>| peer.settings.kind == PeerKind::Member && peer.name() == us;
         let mut peers = peers;
         peers.retain(|peer| !is_us(peer));
@@ -604,7 +604,7 @@ impl Routes {
             let (siblings, parents): (Vec<_>, Vec<_>) = chosen.partition(is_sibling);
             Rule {
                 settings: settings.clone(),
-                order: Order::of(settings.choice, &parents),
+                order: Order::new(settings.choice, &parents),
                 parents,
                 siblings: siblings.into_iter().map(Sibling::new).collect(),
             }

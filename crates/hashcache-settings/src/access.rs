@@ -124,7 +124,7 @@ impl AccessTable {
             limits: self.limits,
             name: self.name,
             reason: self.reason,
-            ..AccessRule::of(action.unwrap_or(AccessAction::Deny))
+            ..AccessRule::from_action(action.unwrap_or(AccessAction::Deny))
         };
         if faults.is_empty() {
             Ok(rule)

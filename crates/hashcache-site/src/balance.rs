@@ -65,13 +65,13 @@ impl Balancer {
                 self.settle(&order, loads);
             }
             Balance::LeastBusy => {
-                let least = order.iter().map(|&n| Busyness::of(loads[n])).min();
+                let least = order.iter().map(|&n| Busyness::from_load(loads[n])).min();
                 let equal = order.iter().copied();
                 let equal: Vec<usize> = equal
-                    .filter(|&n| Some(Busyness::of(loads[n])) == least)
+                    .filter(|&n| Some(Busyness::from_load(loads[n])) == least)
                     .collect();
                 self.take_turn(&equal, loads);
-                order.sort_by_key(|&n| (Busyness::of(loads[n]), -self.owed[n]));
+                order.sort_by_key(|&n| (Busyness::from_load(loads[n]), -self.owed[n]));
                 self.settle(&order[..equal.len()], loads);
             }
         }
@@ -101,7 +101,7 @@ struct Busyness {
 }
 
 impl Busyness {
-    fn of(load: Load) -> Self {
+    fn from_load(load: Load) -> Self {
         Self {
             busy: u64::from(load.busy) + 1,
             weight: load.weight.into(),

@@ -35,7 +35,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// The outcome for a response status.
-    pub fn of(status: http::StatusCode) -> Self {
+    pub fn from_status(status: http::StatusCode) -> Self {
         match status.as_u16() {
             502..=504 => Self::Unable,
             500.. => Self::Error,
@@ -243,14 +243,18 @@ mod tests {
     fn an_origin_that_answers_with_errors_is_failing_and_stays_in_service() {
         let (mut health, now) = (Health::new(2), Instant::now());
         for _ in 0..10 {
-            let error = Outcome::of(http::StatusCode::INTERNAL_SERVER_ERROR);
+            let error = Outcome::from_status(http::StatusCode::INTERNAL_SERVER_ERROR);
             assert_eq!(health.note(0, error, now), None);
         }
         assert!(health.is_failing(0) && !health.is_failing(1));
         assert_eq!(health.tenths(0, now), 10);
-        health.note(0, Outcome::of(http::StatusCode::NOT_FOUND), now);
+        health.note(0, Outcome::from_status(http::StatusCode::NOT_FOUND), now);
         assert!(!health.is_failing(0));
-        health.note(0, Outcome::of(http::StatusCode::SERVICE_UNAVAILABLE), now);
+        health.note(
+            0,
+            Outcome::from_status(http::StatusCode::SERVICE_UNAVAILABLE),
+            now,
+        );
         assert!(health.is_failing(0));
     }
 
@@ -342,7 +346,7 @@ mod tests {
             (504, Outcome::Unable),
         ] {
             let status = http::StatusCode::from_u16(status).unwrap();
-            assert_eq!(Outcome::of(status), outcome);
+            assert_eq!(Outcome::from_status(status), outcome);
         }
     }
 }

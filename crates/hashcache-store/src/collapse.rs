@@ -121,7 +121,7 @@ pub struct SharedFailure {
 
 impl SharedFailure {
     /// The failure for a request that `client` sent with `fields`.
-    pub fn of(
+    pub fn new(
         failure: Failure,
         requester: Requester,
         (client, fields): (Network, &HeaderMap),

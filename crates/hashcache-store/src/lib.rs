@@ -75,7 +75,7 @@ pub(crate) fn finished(
     digest: Option<Digest>,
     pages: Option<&PageTable>,
 ) -> Option<Bytes> {
-    let announced = Sections::of(metadata)?;
+    let announced = Sections::from_metadata(metadata)?;
     let has_pages = announced.pages.is_some();
     if has_pages != pages.is_some() || (digest.is_none() && !has_pages) {
         return None;
@@ -113,7 +113,7 @@ struct Sections {
 
 impl Sections {
     /// Locates the sections; `None` if the layout is unknown.
-    fn of(metadata: &[u8]) -> Option<Self> {
+    fn from_metadata(metadata: &[u8]) -> Option<Self> {
         let mut sections = Self {
             digest: None,
             pages: None,
@@ -205,7 +205,7 @@ impl StoredResponse {
 
     /// Decodes only the stored fields. This also works for a put with an incomplete page table.
     pub fn decode_fields(metadata: &Bytes) -> Option<HeaderMap> {
-        let sections = Sections::of(metadata)?;
+        let sections = Sections::from_metadata(metadata)?;
         let mut rest = sections.rest..metadata.len();
         let (_row, _table) = (take(metadata, &mut rest)?, take(metadata, &mut rest)?);
         decode_fields(metadata, rest)
@@ -213,7 +213,7 @@ impl StoredResponse {
 
     /// Decodes metadata; `None` if the layout is unknown or the metadata is damaged.
     pub fn decode(metadata: &Bytes) -> Option<Self> {
-        let sections = Sections::of(metadata)?;
+        let sections = Sections::from_metadata(metadata)?;
         let digest = sections.digest(metadata);
         let pages = match &sections.pages {
             Some(pages) => Some(PageTable::decode(&metadata.slice(pages.clone()))?.0),
@@ -256,8 +256,8 @@ pub struct StoredView<'a> {
 impl<'a> StoredView<'a> {
     /// Reads metadata; `None` if the layout is unknown, or if the response is one of several
     /// variants.
-    pub fn of(metadata: &'a [u8]) -> Option<Self> {
-        let sections = Sections::of(metadata)?;
+    pub fn from_metadata(metadata: &'a [u8]) -> Option<Self> {
+        let sections = Sections::from_metadata(metadata)?;
         let mut fields = sections.rest..metadata.len();
         let facts = StoredFacts::from_bytes(metadata.get(1..1 + FACTS_BYTES)?)?;
         let (row, table) = (take(metadata, &mut fields)?, take(metadata, &mut fields)?);

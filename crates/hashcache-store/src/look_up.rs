@@ -64,7 +64,7 @@ pub async fn peek(cache: &Cache, key: impl Into<Bytes>, fields: &HeaderMap) -> S
 }
 
 async fn find(get: impl Fn(&[u8]) -> Lookup, key: Bytes, fields: &HeaderMap) -> StoreLookup {
-    let place = ObjectPlace::of(key);
+    let place = ObjectPlace::from_key(key);
     let Some((hit, mut stored, from)) = read(get(&place.key)).await else {
         return StoreLookup::Nothing(place);
     };

@@ -56,7 +56,7 @@ pub(super) fn sample() -> StoredResponse {
 /// The same with content in pages.
 fn in_pages() -> StoredResponse {
     StoredResponse {
-        digest: Some(Digest::of(b"content")),
+        digest: Some(Digest::from_content(b"content")),
         pages: Some(PageTable::new(70_000, &[100, 300])),
         ..sample()
     }
@@ -81,7 +81,7 @@ fn the_digest_has_a_place_from_the_beginning_and_is_read_at_the_end() {
     };
     let announced = announced.encode().unwrap();
     assert_eq!(StoredResponse::decode(&announced).unwrap().digest, None);
-    let digest = Digest::of(b"content");
+    let digest = Digest::from_content(b"content");
     let whole = finished(&announced, Some(digest), None).unwrap();
     assert_eq!(whole.len(), announced.len());
     let back = StoredResponse::decode(&whole).unwrap();
@@ -132,7 +132,7 @@ fn the_page_table_is_found_beside_the_digest_and_survives_a_change_of_fields() {
             length.is_none()
         );
         let pages = PageTable::new(if ends.is_empty() { 0 } else { 70_000 }, ends);
-        for digest in [None, Some(Digest::of(b"content"))] {
+        for digest in [None, Some(Digest::from_content(b"content"))] {
             let whole = finished(&announced, digest, Some(&pages)).unwrap();
             assert!(length.is_none() || whole.len() == announced.len());
             let back = StoredResponse::decode(&whole).unwrap();
@@ -148,7 +148,7 @@ fn the_page_table_is_found_beside_the_digest_and_survives_a_change_of_fields() {
     let mut view = in_pages();
     (view.row, view.table) = (None, None);
     let metadata = view.encode().unwrap();
-    let mut view = StoredView::of(&metadata).unwrap();
+    let mut view = StoredView::from_metadata(&metadata).unwrap();
     assert!(view.is_in_pages);
     assert_eq!(
         view.next_field(),

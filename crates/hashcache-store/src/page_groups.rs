@@ -208,7 +208,7 @@ impl PageGroups {
         if ![Method::GET, Method::HEAD].contains(method) {
             return None;
         }
-        let fields = PageFields::of(request.fields);
+        let fields = PageFields::from_fields(request.fields);
         self.note_plain_request((request.client, request.target), &fields, now)
     }
 
@@ -262,7 +262,7 @@ impl PageGroups {
             let requested = self.requested(place);
             return self.lock().note(&requested, noted, now).group;
         }
-        let fields = PageFields::of(request.fields);
+        let fields = PageFields::from_fields(request.fields);
         let wanted = if is_icon(request.target) {
             Wanted::Part
         } else {
@@ -482,7 +482,7 @@ impl OpenPages {
         let page = OpenPage {
             used: now,
             ..self.page(group, now).unwrap_or(OpenPage {
-                client: Network::of(client),
+                client: Network::containing(client),
                 opened: now,
                 is_requested: false,
                 used: now,

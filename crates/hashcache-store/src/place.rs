@@ -23,7 +23,7 @@ pub struct ObjectPlace {
 
 impl ObjectPlace {
     /// The place under the key itself; no table was read there.
-    pub fn of(key: Bytes) -> Self {
+    pub fn from_key(key: Bytes) -> Self {
         Self {
             name: key.clone(),
             key,

@@ -111,7 +111,7 @@ pub enum PurgeEffect {
 
 impl PurgeEffect {
     /// The effect that a client has requested.
-    pub fn of(soft: bool) -> Self {
+    pub fn from_soft(soft: bool) -> Self {
         if soft { Self::Soft } else { Self::Hard }
     }
 }

@@ -352,7 +352,7 @@ impl Summary {
         Some(Edition {
             position: live.position,
             modified: live.modified,
-            block: ControlBlock::of(&live.filter),
+            block: ControlBlock::from_filter(&live.filter),
         })
     }
 

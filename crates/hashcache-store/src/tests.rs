@@ -81,7 +81,7 @@ fn store(cache: &Cache, name: &[u8], content: &[u8], piece: usize) {
     }
     write(&mut writer, &mut packer, &[], IsEnd::Yes);
     assert_eq!(writer.written(), content.len() as u64);
-    let digest = Some(Digest::of(content));
+    let digest = Some(Digest::from_content(content));
     writer.commit(&announced(length), digest).unwrap();
 }
 
@@ -115,7 +115,7 @@ async fn content_in_pages_is_small_and_every_range_of_it_comes_back() {
         store(&cache, b"name", &content, piece);
         let (hit, response) = stored(&cache, b"name").await;
         assert_eq!(response.content_len(&hit), Some(length as u64));
-        assert_eq!(response.digest, Some(Digest::of(&content)));
+        assert_eq!(response.digest, Some(Digest::from_content(&content)));
         let kept = hit.content_len().unwrap();
         assert!(
             length < 3000 || kept * 2 < length as u64,

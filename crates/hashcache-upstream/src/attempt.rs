@@ -69,7 +69,7 @@ impl Upstream {
         let is_peer = options.absolute.is_some() || to.purpose == Purpose::Peer;
         // Only HTTP/1.1 allows a change to another protocol.
         let may_upgrade = request.headers().contains_key(header::UPGRADE);
-        let is_odd = OddTarget::of(request).is_some();
+        let is_odd = OddTarget::from_request(request).is_some();
         let is_http_1 = is_peer || announces == Announces::Client || may_upgrade || is_odd;
         if is_http_1 || to.scheme != Scheme::Https || self.http2_conns.is_plain(to) {
             return Way::Http1;

@@ -129,7 +129,7 @@ impl Upstream {
                 Box::pin(head(sending, &interim, timeout, options)).await
             }
             // h2 would write the placeholder `/`.
-            RequestSender::Http2(_) if OddTarget::of(&request).is_some() => {
+            RequestSender::Http2(_) if OddTarget::from_request(&request).is_some() => {
                 Err(http2::NEEDED.into())
             }
             RequestSender::Http2(stream) => {
@@ -303,7 +303,7 @@ fn odd_target(
     to: &Endpoint,
     options: &SendOptions,
 ) -> Option<Bytes> {
-    let odd = OddTarget::of(request).cloned()?;
+    let odd = OddTarget::from_request(request).cloned()?;
     if to.scheme.needs_gateway() {
         *request.uri_mut() = odd.encoded();
         return None;
@@ -374,7 +374,7 @@ impl NoHead {
         }
         Self {
             failure: failure_of(&error, timeout.progress),
-            refused: Refused::of(&error),
+            refused: Refused::from_error(&error),
             is_of_connection: error.is_of_connection(),
             unsent,
         }

@@ -676,7 +676,7 @@ impl Upstream {
         request: &Request<RequestBody>,
         options: &SendOptions,
     ) -> Result<UpstreamConn, SendFailure> {
-        let way = match OddTarget::of(request) {
+        let way = match OddTarget::from_request(request) {
             None => Way::Http1ForMemory,
             // HTTP/2 would send the request to `/`.
             Some(_) => Way::Http1,
@@ -950,7 +950,7 @@ pub fn copy_of(request: &Request<RequestBody>) -> Request<RequestBody> {
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();
     *copy.version_mut() = request.version();
-    if let Some(odd) = OddTarget::of(request) {
+    if let Some(odd) = OddTarget::from_request(request) {
         copy.extensions_mut().insert(odd.clone());
     }
     copy

@@ -265,7 +265,7 @@ impl Upstream {
                 Ok(response) => break (response, stream),
                 Err(error) => error,
             };
-            let fault = StreamFault::of(&error.into(), sender.is_closed());
+            let fault = StreamFault::from_send_error(&error.into(), sender.is_closed());
             if fault == StreamFault::Broken {
                 link.retire(stream.number);
             }
@@ -281,7 +281,9 @@ impl Upstream {
             let status = response.status().as_u16();
             return Err(Failure::PeerStatus { status });
         }
-        let answer = to.offer.and_then(|_| ChunkField::of(response.headers()));
+        let answer = to
+            .offer
+            .and_then(|_| ChunkField::from_fields(response.headers()));
         let upgraded = hyper::upgrade::on(response).await;
         let upgraded = upgraded.map_err(|_| Failure::ConnectionTerminated)?;
         let address = stream.address;

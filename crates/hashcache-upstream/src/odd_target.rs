@@ -19,7 +19,7 @@ pub(super) struct OddTarget(Bytes);
 
 impl OddTarget {
     /// Returns the odd target of `request`, if there is one.
-    pub(super) fn of<B>(request: &Request<B>) -> Option<&Self> {
+    pub(super) fn from_request<B>(request: &Request<B>) -> Option<&Self> {
         request.extensions().get()
     }
 
@@ -90,7 +90,7 @@ mod tests {
             let mut request = Request::new(());
             set_target(&mut request, &octet_text(target));
             let origin = Origin::from_str("http://a.test").unwrap();
-            match OddTarget::of(&request) {
+            match OddTarget::from_request(&request) {
                 Some(odd) => {
                     assert_eq!(request.uri(), "/");
                     assert_eq!(odd.written(None), target);

@@ -340,7 +340,7 @@ mod tests {
     #[tokio::test]
     async fn one_client_leaves_places_for_the_logins_of_others() {
         let permits = Permits::new(4, 8, 50);
-        let client = |address: &str| Network::of(address.parse().unwrap());
+        let client = |address: &str| Network::containing(address.parse().unwrap());
         let (greedy, other) = (client("192.0.2.1"), client("192.0.2.2"));
         let held: Vec<_> = std::iter::from_fn(|| permits.pinned(greedy, 0)).collect();
         assert_eq!(held.len(), 4);
@@ -363,7 +363,7 @@ mod tests {
             all(client(3)).is_empty(),
             "the child has what one client gets"
         );
-        assert_eq!(all(Network::of([192, 0, 2, 1].into())).len(), 8);
+        assert_eq!(all(Network::containing([192, 0, 2, 1].into())).len(), 8);
         drop((greedy, other));
         assert!(permits.0.bounds().is_empty());
     }
@@ -372,7 +372,7 @@ mod tests {
     async fn grown_buffers_of_idle_logins_have_a_limit_of_which_one_client_has_its_share() {
         let permits = Permits::new(1 << 10, 1 << 10, 25);
         let extra = buffered(READ_MAX);
-        let greedy = Network::of([192, 0, 2, 1].into());
+        let greedy = Network::containing([192, 0, 2, 1].into());
         let held: Vec<_> = std::iter::from_fn(|| permits.pinned(greedy, extra)).collect();
         assert!((15..=16).contains(&held.len()), "{}", held.len());
         assert!(
@@ -382,7 +382,7 @@ mod tests {
         let mut all = held.len();
         let mut others = Vec::new();
         for n in 2..9 {
-            let client = Network::of([192, 0, 2, n].into());
+            let client = Network::containing([192, 0, 2, n].into());
             let more = std::iter::from_fn(|| permits.pinned(client, extra));
             others.extend(more);
         }

@@ -105,7 +105,7 @@ pub(super) enum Refused {
 
 impl Refused {
     /// Returns the meaning of `error` (RFC 9113, sections 6.8 and 8.7).
-    pub(super) fn of(error: &SendError) -> Self {
+    pub(super) fn from_error(error: &SendError) -> Self {
         let error = match (error, error.of_http_2()) {
             (SendError::Unopened, _) => return Self::Unseen,
             (_, None) => return Self::No,

@@ -1221,7 +1221,7 @@ async fn a_name_leads_to_its_addresses_and_an_address_to_itself() {
             ("unknown.test", "192.0.2.1", false),
         ] {
             let named = Host::parse(host).unwrap();
-            let client = Network::of([192, 0, 2, 9].into());
+            let client = Network::containing([192, 0, 2, 9].into());
             let leads = upstream
                 .leads_to(&named, address.parse().unwrap(), client)
                 .await;

@@ -109,10 +109,10 @@ impl Trust {
         if taken == 0 {
             warn!("no CA certificates found on this system: https origins are refused");
         }
-        Ok(Self::of(roots, clock))
+        Ok(Self::new(roots, clock))
     }
 
-    fn of(roots: RootCertStore, clock: Arc<Clock>) -> Self {
+    fn new(roots: RootCertStore, clock: Arc<Clock>) -> Self {
         let time = Arc::new(OurTime(Arc::clone(&clock)));
         let config = ClientConfig::builder_with_details(provider(), time)
             .with_safe_default_protocol_versions()

@@ -106,7 +106,7 @@ impl Unframing {
 
     /// Returns counters for the frames so far.
     pub(super) fn usage(&self) -> LinkUsage {
-        LinkUsage::of(self.decoder.totals(), self.kind)
+        LinkUsage::new(self.decoder.totals(), self.kind)
     }
 
     /// Puts back a step that was taken before the response head was passed on.

@@ -278,7 +278,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_tries_many_origins_makes_room_by_its_own() {
         let unreachable = UnreachableCache::new(FIRST);
-        let client = |n| Some(Network::of(IpAddr::from([192, 0, 2, n])));
+        let client = |n| Some(Network::containing(IpAddr::from([192, 0, 2, n])));
         let trials: Vec<TryPermit> = (0..ORIGINS + 10)
             .map(|n| {
                 let client = if n == 0 { client(1) } else { client(2) };

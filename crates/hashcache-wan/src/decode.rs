@@ -183,7 +183,7 @@ impl Decoder {
         self.used += used;
         match (frame, &self.state) {
             (Frame::Head(head), State::Begin) => {
-                self.mark = HeadMark::of(&input[..used]);
+                self.mark = HeadMark::from_frame(&input[..used]);
                 self.begin(head)
             }
             (Frame::Stretch(range), State::Between | State::Open(_)) => {

@@ -12,7 +12,7 @@ pub struct Digest(pub [u8; 32]);
 
 impl Digest {
     /// The digest of `content`.
-    pub fn of(content: &[u8]) -> Self {
+    pub fn from_content(content: &[u8]) -> Self {
         Self(octets(digest(&SHA256, content).as_ref()))
     }
 }
@@ -68,8 +68,8 @@ impl Running {
 pub(crate) struct HeadMark([u8; 8]);
 
 impl HeadMark {
-    pub(crate) fn of(frame: &[u8]) -> Self {
-        Self(octets(&Digest::of(frame).0[..8]))
+    pub(crate) fn from_frame(frame: &[u8]) -> Self {
+        Self(octets(&Digest::from_content(frame).0[..8]))
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
         running.update(b"bc");
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(format!("{:?}", running.digest()), known);
-        assert_eq!(running.digest(), Digest::of(b"abc"));
+        assert_eq!(running.digest(), Digest::from_content(b"abc"));
         assert_eq!(running.length(), 3);
     }
 
@@ -100,11 +100,11 @@ mod tests {
     fn another_head_makes_another_check() {
         let mut running = Running::default();
         running.update(b"abc");
-        let (a, b) = (HeadMark::of(b"a"), HeadMark::of(b"b"));
+        let (a, b) = (HeadMark::from_frame(b"a"), HeadMark::from_frame(b"b"));
         assert_ne!(running.check(a), running.check(b));
         assert_eq!(
             running.check(HeadMark::default()).0,
-            Digest::of(b"abc").0[..8]
+            Digest::from_content(b"abc").0[..8]
         );
     }
 }

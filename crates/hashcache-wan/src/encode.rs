@@ -212,7 +212,7 @@ impl Encoder {
         if self.mark.is_none() {
             let from = out.len();
             self.write(&Frame::Head(self.head.clone()), out);
-            self.mark = Some(HeadMark::of(&out[from..]));
+            self.mark = Some(HeadMark::from_frame(&out[from..]));
         }
     }
 

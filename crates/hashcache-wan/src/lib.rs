@@ -34,7 +34,7 @@
 //!         Event::Head(head) => assert_eq!(head.version, 7),
 //!         Event::Wants(part) => decoder.give(&old[part.start as usize..part.end as usize]),
 //!         Event::Content(bytes) => received.extend_from_slice(bytes),
-//!         Event::End(digest) => break assert_eq!(digest, Digest::of(&new)),
+//!         Event::End(digest) => break assert_eq!(digest, Digest::from_content(&new)),
 //!         Event::More => unreachable!("all was pushed"),
 //!     }
 //! }

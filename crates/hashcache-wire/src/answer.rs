@@ -66,7 +66,7 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
             // Request content that is not yet read would be taken for bytes of the new protocol.
             cell.signals.tunnel.set(cell.signals.request_read.get());
         }
-        let framing = AnswerFraming::of(&head.headers, status, asked, &body);
+        let framing = AnswerFraming::new(&head.headers, status, asked, &body);
         let is_unbounded = framing == AnswerFraming::UntilClose;
         cell.signals.close_delimited.set(is_unbounded);
         let is_last = is_switch
@@ -214,7 +214,7 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
 }
 
 impl AnswerFraming {
-    fn of(fields: &HeaderMap, status: StatusCode, asked: RequestTraits, body: &impl Body) -> Self {
+    fn new(fields: &HeaderMap, status: StatusCode, asked: RequestTraits, body: &impl Body) -> Self {
         if !has_content(status, asked) || body.is_end_stream() {
             return Self::Length(0);
         }

@@ -29,7 +29,7 @@ const WORDS: usize = RANGES / 64;
 pub(crate) struct KeyRange(u64);
 
 impl KeyRange {
-    pub(crate) fn of(key: KeyHash) -> Self {
+    pub(crate) fn from_key(key: KeyHash) -> Self {
         Self(key.high >> (64 - RANGE_BITS))
     }
 
@@ -39,7 +39,7 @@ impl KeyRange {
     }
 
     pub(crate) fn has(self, key: KeyHash) -> bool {
-        Self::of(key) == self
+        Self::from_key(key) == self
     }
 
     pub(crate) fn shard(self) -> usize {
@@ -148,7 +148,7 @@ impl HiddenRanges {
     }
 
     pub(crate) fn hides(&self, key: KeyHash) -> bool {
-        let range = KeyRange::of(key);
+        let range = KeyRange::from_key(key);
         self.waiting.has(range) || self.clearing.has(range)
     }
 
@@ -211,7 +211,7 @@ mod tests {
             high: 7 << 40,
             low: 1,
         };
-        let range = KeyRange::of(key);
+        let range = KeyRange::from_key(key);
         let mut hidden = HiddenRanges::default();
         hidden.hide(range, Version(3));
         assert_eq!(hidden.begin(range.shard(), 0), Some((range, Version(3))));
@@ -252,7 +252,7 @@ mod tests {
             high: n << 46,
             low: 1,
         };
-        let (first, second) = (KeyRange::of(key(1)), KeyRange::of(key(2)));
+        let (first, second) = (KeyRange::from_key(key(1)), KeyRange::from_key(key(2)));
         assert_eq!(first.shard(), second.shard());
         let mut hidden = HiddenRanges::default();
         hidden.hide(first, Version(3));
@@ -272,7 +272,7 @@ mod tests {
             for _ in 0..10_000 {
                 let high = random.u64(..);
                 let key = KeyHash { high, low: 0 };
-                let range = KeyRange::of(key);
+                let range = KeyRange::from_key(key);
                 assert!(range.has(key) && range.shard() == key.shard());
                 assert!(range.sets(sets).contains(&key.set(sets)));
             }

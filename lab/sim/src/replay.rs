@@ -93,7 +93,7 @@ pub enum ReplayError {
 /// # Errors
 /// See [`ReplayError`].
 pub fn replay(source: &mut dyn Source, settings: &Settings) -> Result<Report, ReplayError> {
-    let sizes = Sizes::of(settings.view, source)?;
+    let sizes = Sizes::new(settings.view, source)?;
     let mut player = Player::new(settings)?;
     let mut failed = None;
     source.read(&mut |request| {
@@ -341,7 +341,7 @@ fn design(settings: &Settings) -> Design {
     };
     let design = match settings.rows {
         Rows::One if candidate == Candidate::Log => Design::published(candidate),
-        _ => Design::of(candidate),
+        _ => Design::from_candidate(candidate),
     };
     let design = match settings.held_share {
         Some(share) => design.holding(f64::from(share) / 100.0),

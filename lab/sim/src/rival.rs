@@ -86,7 +86,7 @@ pub struct Settings {
 /// # Errors
 /// Those of the source.
 pub fn replay(source: &mut dyn Source, settings: &Settings) -> Result<Report, SourceError> {
-    let sizes = Sizes::of(settings.view, source)?;
+    let sizes = Sizes::new(settings.view, source)?;
     let mut model = Model::new(settings);
     source.read(&mut |request| {
         match sizes.access(request) {

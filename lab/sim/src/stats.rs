@@ -82,7 +82,7 @@ pub fn share(part: u64, whole: u64) -> f64 {
 /// # Errors
 /// Those of the source.
 pub fn count(source: &mut dyn Source, view: View) -> Result<Stats, SourceError> {
-    let sizes = Sizes::of(view, source)?;
+    let sizes = Sizes::new(view, source)?;
     let mut counter = Counter::default();
     source.read(&mut |request| {
         counter.add(request, sizes.access(request));

@@ -108,7 +108,7 @@ pub fn replay(
     view: View,
     (memory_bytes, disk_bytes): (u64, u64),
 ) -> Result<Table, SourceError> {
-    let sizes = Sizes::of(view, source)?;
+    let sizes = Sizes::new(view, source)?;
     let mut levels = TwoLevel::new(memory_bytes, disk_bytes);
     let mut table = Table::default();
     source.read(&mut |request| {

@@ -51,7 +51,7 @@ impl Sizes {
     ///
     /// # Errors
     /// Those of the source.
-    pub fn of(view: View, source: &mut dyn Source) -> Result<Self, SourceError> {
+    pub fn new(view: View, source: &mut dyn Source) -> Result<Self, SourceError> {
         if view == View::Proxy {
             return Ok(Self { last: None });
         }

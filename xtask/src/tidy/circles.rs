@@ -69,7 +69,7 @@ pub fn circles(tree: &Tree) -> Vec<Finding> {
 fn find(tree: &Tree, allowed: &[Allowed]) -> Vec<Finding> {
     let mut findings = vec![];
     for of_crate in crates(tree) {
-        let imports = Imports::of(tree, &of_crate);
+        let imports = Imports::new(tree, &of_crate);
         let folders = imports.folders();
         let folders = folders.iter().map(|folder| Some(folder.as_str()));
         for within in [None].into_iter().chain(folders) {
@@ -120,7 +120,7 @@ struct Imports {
 }
 
 impl Imports {
-    fn of(tree: &Tree, of_crate: &str) -> Self {
+    fn new(tree: &Tree, of_crate: &str) -> Self {
         let source = format!("{of_crate}/src/");
         let mut files = BTreeMap::new();
         let mut codes = BTreeMap::new();
@@ -139,7 +139,7 @@ impl Imports {
         files.retain(|name, _| !is_test(name));
         let paths: BTreeMap<&String, Paths> = codes
             .iter()
-            .map(|(name, code)| (name, Paths::of(code, name, &files)))
+            .map(|(name, code)| (name, Paths::new(code, name, &files)))
             .collect();
         let mut edges = BTreeMap::new();
         for (name, own) in &paths {
@@ -359,7 +359,7 @@ struct Paths {
 }
 
 impl Paths {
-    fn of(code: &str, module: &str, files: &BTreeMap<String, String>) -> Self {
+    fn new(code: &str, module: &str, files: &BTreeMap<String, String>) -> Self {
         let mut paths = Self::default();
         let mut rest = code;
         while let Some(at) = next_use(rest) {

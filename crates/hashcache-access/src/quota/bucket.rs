@@ -324,7 +324,7 @@ mod tests {
     }
 
     fn client(last: u8) -> Network {
-        Network::of([192, 0, 2, last].into())
+        Network::containing([192, 0, 2, last].into())
     }
 
     /// Runs transfers of these clients for `time`; returns the bytes of each.

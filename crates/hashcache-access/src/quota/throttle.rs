@@ -54,7 +54,7 @@ impl Step {
 
 impl Throttle {
     /// A throttle for content with this source; `None` if no limit applies.
-    pub fn of(limits: &RequestLimits, from: ContentFrom) -> Option<Self> {
+    pub fn new(limits: &RequestLimits, from: ContentFrom) -> Option<Self> {
         let steps = limits.buckets(from).into_iter();
         let steps = steps.map(|(bucket, quota)| Step {
             bucket,

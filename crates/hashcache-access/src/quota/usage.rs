@@ -205,7 +205,7 @@ mod tests {
             Subject::User("anna"),
             Subject::User("bert"),
             Subject::Client(Network::Child(7)),
-            Subject::Client(Network::of(IpAddr::from([192, 0, 2, 1]))),
+            Subject::Client(Network::containing(IpAddr::from([192, 0, 2, 1]))),
         ];
         let records = subjects.iter().zip(1..).map(|(subject, number)| {
             let period = Period {
@@ -301,7 +301,7 @@ mod tests {
         let named = |limit: &str, name: &str| SubjectKey::new(limit, Subject::User(name));
         assert_ne!(named("a", "bc"), named("ab", "c"));
         assert_ne!(named("a", "192.0.2.1"), {
-            let client = Network::of(IpAddr::from([192, 0, 2, 1]));
+            let client = Network::containing(IpAddr::from([192, 0, 2, 1]));
             SubjectKey::new("a", Subject::Client(client))
         });
         let mut keys: Vec<SubjectKey> = records().iter().map(|(key, _)| *key).collect();
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn addresses_of_one_ipv6_network_are_one_subject() {
         let key = |address: &str| {
-            let network = Network::of(address.parse().unwrap());
+            let network = Network::containing(address.parse().unwrap());
             SubjectKey::new("day", Subject::Client(network))
         };
         assert_eq!(key("2001:db8::1"), key("2001:db8::ffff:ffff:ffff:ffff"));

@@ -19,7 +19,7 @@ fn rule(
     AccessRule {
         conditions,
         except,
-        ..AccessRule::of(action)
+        ..AccessRule::from_action(action)
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) fn settings(rules: Vec<AccessRule>) -> AccessSettings {
 }
 
 fn school() -> AccessRules {
-    let rule = AccessRule::of;
+    let rule = AccessRule::from_action;
     let rules = vec![
         AccessRule {
             conditions: AccessConditions {
@@ -289,14 +289,14 @@ fn a_client_is_refused_as_a_whole_only_if_no_rule_can_serve_it() {
             clients: names,
             ..AccessConditions::default()
         },
-        ..AccessRule::of(action)
+        ..AccessRule::from_action(action)
     };
     let some = |action| AccessRule {
         conditions: AccessConditions {
             destinations: destinations(&["a.example"]),
             ..AccessConditions::default()
         },
-        ..AccessRule::of(action)
+        ..AccessRule::from_action(action)
     };
     let deny_pupils = || rule(DENY, clients(&["pupils"]));
     assert_eq!(refusal(vec![deny_pupils()], true), Some(Some(0)));
@@ -327,17 +327,20 @@ fn the_host_in_a_tunnel_matters_only_if_a_rule_can_deny_the_tunnel() {
             methods: methods.map(|it| it.iter().map(ToString::to_string).collect()),
             ..AccessConditions::default()
         },
-        ..AccessRule::of(action)
+        ..AccessRule::from_action(action)
     };
     assert!(judges(vec![some(DENY, None)], true));
     assert!(judges(vec![some(DENY, Some(&["GET", "CONNECT"]))], true));
     assert!(judges(
-        vec![some(AccessAction::Allow, None), AccessRule::of(DENY)],
+        vec![
+            some(AccessAction::Allow, None),
+            AccessRule::from_action(DENY)
+        ],
         true
     ));
     assert!(!judges(vec![some(DENY, Some(&["POST"]))], true));
     assert!(!judges(vec![some(AccessAction::Tunnel, None)], true));
-    assert!(!judges(vec![AccessRule::of(DENY)], true));
+    assert!(!judges(vec![AccessRule::from_action(DENY)], true));
 }
 
 fn faults(rules: Vec<AccessRule>) -> Vec<(usize, String)> {
@@ -361,7 +364,7 @@ fn an_empty_condition_and_an_unknown_network_are_refused() {
             methods: methods(&[]),
             times: Some(vec![]),
         },
-        ..AccessRule::of(DENY)
+        ..AccessRule::from_action(DENY)
     };
     let said = faults(vec![empty()]);
     let conditions = [
@@ -381,7 +384,7 @@ fn an_empty_condition_and_an_unknown_network_are_refused() {
             clients: clients(&["pupil"]),
             ..AccessConditions::default()
         },
-        ..AccessRule::of(DENY)
+        ..AccessRule::from_action(DENY)
     };
     assert_eq!(
         faults(vec![unknown]),
@@ -396,7 +399,7 @@ fn a_rule_that_can_never_match_is_refused() {
             clients,
             ..AccessConditions::default()
         },
-        ..AccessRule::of(action)
+        ..AccessRule::from_action(action)
     };
     let allow = |clients| rule(AccessAction::Allow, clients);
     let some = || AccessRule {
@@ -404,7 +407,7 @@ fn a_rule_that_can_never_match_is_refused() {
             destinations: destinations(&["a.example"]),
             ..AccessConditions::default()
         },
-        ..AccessRule::of(AccessAction::Tunnel)
+        ..AccessRule::from_action(AccessAction::Tunnel)
     };
     let all = || Some(vec![RuleClients::All]);
     let road = || clients(&["road"]);
@@ -446,7 +449,7 @@ fn names_of_rules_are_unique_and_rules_are_counted() {
             ..AccessConditions::default()
         },
         name: Some("x".into()),
-        ..AccessRule::of(DENY)
+        ..AccessRule::from_action(DENY)
     };
     assert_eq!(
         faults(vec![named(), named()]),
@@ -480,7 +483,7 @@ fn rules_with_lists() -> AccessRules {
             methods,
             ..AccessConditions::default()
         },
-        ..AccessRule::of(DENY)
+        ..AccessRule::from_action(DENY)
     };
     let rules = vec![
         rule(&["ads"], methods(&["POST"])),
@@ -563,7 +566,7 @@ fn a_rule_that_serves_takes_no_address_that_its_owner_made_up_for_one_of_a_list(
             lists: Some(vec!["known".to_owned()]),
             ..AccessConditions::default()
         },
-        ..AccessRule::of(action)
+        ..AccessRule::from_action(action)
     };
     let rules = AccessRules::new(&AccessSettings {
         lists: vec![ListSettings {
@@ -612,7 +615,7 @@ fn a_rule_with_a_list_that_there_is_not_or_with_none_is_refused() {
             lists: Some(vec!["ad".into()]),
             ..AccessConditions::default()
         },
-        ..AccessRule::of(DENY)
+        ..AccessRule::from_action(DENY)
     };
     assert_eq!(
         faults(vec![unknown]),
@@ -623,7 +626,7 @@ fn a_rule_with_a_list_that_there_is_not_or_with_none_is_refused() {
             lists: Some(vec![]),
             ..AccessConditions::default()
         },
-        ..AccessRule::of(DENY)
+        ..AccessRule::from_action(DENY)
     };
     assert_eq!(
         faults(vec![empty]),
@@ -701,49 +704,49 @@ fn rule_of_a_kind(number: usize, list: String) -> AccessRule {
                 clients: clients(&["10.0.0.0/8"]),
                 ..AccessConditions::default()
             },
-            ..AccessRule::of(DENY)
+            ..AccessRule::from_action(DENY)
         },
         1 => AccessRule {
             conditions: AccessConditions {
                 ports: ports(&(20_000 + number).to_string()),
                 ..AccessConditions::default()
             },
-            ..AccessRule::of(DENY)
+            ..AccessRule::from_action(DENY)
         },
         2 => AccessRule {
             conditions: AccessConditions {
                 clients: clients(&[&format!("172.16.{}.0/24", number % 256)]),
                 ..AccessConditions::default()
             },
-            ..AccessRule::of(DENY)
+            ..AccessRule::from_action(DENY)
         },
         3 => AccessRule {
             conditions: AccessConditions {
                 times: times("Sat,Sun"),
                 ..AccessConditions::default()
             },
-            ..AccessRule::of(DENY)
+            ..AccessRule::from_action(DENY)
         },
         4 => AccessRule {
             conditions: AccessConditions {
                 methods: methods(&["POST", "PUT"]),
                 ..AccessConditions::default()
             },
-            ..AccessRule::of(DENY)
+            ..AccessRule::from_action(DENY)
         },
         5 => AccessRule {
             conditions: AccessConditions {
                 users: Some(vec![format!("user{number}")]),
                 ..AccessConditions::default()
             },
-            ..AccessRule::of(AccessAction::Allow)
+            ..AccessRule::from_action(AccessAction::Allow)
         },
         _ => AccessRule {
             conditions: AccessConditions {
                 destinations: destinations(&[&format!(".site{number}.example")]),
                 ..AccessConditions::default()
             },
-            ..AccessRule::of(DENY)
+            ..AccessRule::from_action(DENY)
         },
     }
 }
@@ -784,7 +787,7 @@ const USERS: &str = "
 ";
 
 fn rules_for_users() -> AccessSettings {
-    let rule = AccessRule::of;
+    let rule = AccessRule::from_action;
     let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
     let at = |host: &str| destinations(&[host]);
     let rules = vec![
@@ -885,7 +888,7 @@ fn a_rule_for_users_asks_for_one_only_when_all_else_matches() {
 
 #[test]
 fn a_rule_about_another_method_or_time_may_need_the_user_too() {
-    let rule = AccessRule::of;
+    let rule = AccessRule::from_action;
     let staff = || Some(vec!["anna".to_owned()]);
     let rules = vec![
         AccessRule {
@@ -963,7 +966,7 @@ fn a_rule_with_a_group_that_there_is_not_is_refused() {
 fn rules_name_the_limits_of_their_requests() {
     let limited = |names: &[&str], action| AccessRule {
         limits: Some(names.iter().map(|name| (*name).to_owned()).collect()),
-        ..AccessRule::of(action)
+        ..AccessRule::from_action(action)
     };
     let written = AccessSettings {
         limits: vec!["day".into(), "video".into(), "calm".into()],
@@ -1012,7 +1015,7 @@ fn limits_that_there_are_not_and_limits_out_of_place_are_refused() {
             ..AccessConditions::default()
         },
         limits: Some(names.iter().map(|name| (*name).to_owned()).collect()),
-        ..AccessRule::of(action)
+        ..AccessRule::from_action(action)
     };
     let unlimited = AccessRule {
         limits: None,

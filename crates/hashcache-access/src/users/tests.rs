@@ -43,8 +43,8 @@ fn client(last: u8) -> LoginSource {
 
 fn from(address: IpAddr) -> LoginSource {
     LoginSource {
-        network: Network::of(address),
-        address: Network::of_address(address),
+        network: Network::containing(address),
+        address: Network::exact(address),
     }
 }
 

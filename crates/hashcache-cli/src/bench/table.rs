@@ -29,7 +29,7 @@ struct Figures {
 }
 
 impl Figures {
-    fn of(outcome: &Outcome) -> Self {
+    fn from_outcome(outcome: &Outcome) -> Self {
         let (hits, misses, puts) = (outcome.hits, outcome.misses, outcome.puts);
         let seeks = hits.seeks + misses.seeks + puts.seeks;
         Self {
@@ -69,10 +69,10 @@ struct Runs {
 }
 
 impl Runs {
-    fn of(outcomes: &[Outcome]) -> Option<Self> {
+    fn from_outcomes(outcomes: &[Outcome]) -> Option<Self> {
         Some(Self {
             candidate: outcomes.first()?.candidate,
-            figures: outcomes.iter().map(Figures::of).collect(),
+            figures: outcomes.iter().map(Figures::from_outcome).collect(),
         })
     }
 
@@ -98,7 +98,10 @@ impl Runs {
 
 /// Formats the table.
 pub fn text(outcomes: &[Vec<Outcome>]) -> String {
-    let runs: Vec<Runs> = outcomes.iter().filter_map(|all| Runs::of(all)).collect();
+    let runs: Vec<Runs> = outcomes
+        .iter()
+        .filter_map(|all| Runs::from_outcomes(all))
+        .collect();
     let heads = [
         [
             "", "bits", "reads", "reads", "seeks", "seeks", "hits", "hits", "write", "requests",
@@ -212,7 +215,7 @@ fn json_of_runs(outcomes: &[Outcome]) -> Value {
 }
 
 fn json_of(outcome: &Outcome) -> Map<String, Value> {
-    let figures = Figures::of(outcome);
+    let figures = Figures::from_outcome(outcome);
     let resident_bits = outcome
         .resident_bytes
         .map(|bytes| share(bytes * 8, outcome.stats.live_entries));

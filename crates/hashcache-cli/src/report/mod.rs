@@ -81,7 +81,7 @@ pub fn run(args: &ReportArgs, environment: &Environment) -> anyhow::Result<ExitC
     let path = path.ok_or_else(|| Fault::new("the configuration names no cache"))?;
     #[expect(clippy::disallowed_methods, reason = "the command begins here")]
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let last = Hour::of(now.unwrap_or_default().as_secs());
+    let last = Hour::from_seconds(now.unwrap_or_default().as_secs());
     let networks = Networks::new(effective.networks);
     let report = Report::read(&path, args.period(), last, (args.by, &networks))?;
     say(&match args.format {
@@ -161,10 +161,10 @@ impl Report {
                         configuration of the proxy";
             return Err(fault.hint(hint).into());
         }
-        Ok(Self::of(&read, period, (first, last), shown))
+        Ok(Self::new(&read, period, (first, last), shown))
     }
 
-    fn of(
+    fn new(
         read: &HistoryRead,
         period: Period,
         hours: (Hour, Hour),
@@ -190,7 +190,7 @@ impl Report {
         let sections = Section::ALL.into_iter();
         let sections = sections
             .filter(|section| wanted.is_none_or(|wanted| wanted == *section))
-            .map(|section| (section, Lines::of(section, wanted, &tables, networks)))
+            .map(|section| (section, Lines::new(section, wanted, &tables, networks)))
             .filter(|(_, lines)| wanted.is_some() || !lines.is_empty());
         Self {
             period,
@@ -322,7 +322,7 @@ mod tests {
             (1_798_761_599, "2026-12-31 23:00"),
             (4_107_542_400, "2100-03-01 00:00"),
         ] {
-            assert_eq!(hour_text(Hour::of(seconds)), text);
+            assert_eq!(hour_text(Hour::from_seconds(seconds)), text);
         }
     }
 

@@ -61,7 +61,7 @@ pub(super) struct Lines {
 
 impl Lines {
     /// The lines in a section; more lines if the user selected a single section.
-    pub(super) fn of(
+    pub(super) fn new(
         section: Section,
         wanted: Option<Section>,
         tables: &[Table<HistoryName>; By::ALL.len()],

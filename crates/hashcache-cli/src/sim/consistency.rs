@@ -99,7 +99,7 @@ pub fn run(args: &ConsistencyArgs) -> anyhow::Result<ExitCode> {
     let rows: Vec<Row> = schemes
         .iter()
         .enumerate()
-        .map(|(index, (scheme, days))| Row::of(*scheme, *days, &runs, index))
+        .map(|(index, (scheme, days))| Row::new(*scheme, *days, &runs, index))
         .collect();
     let crossings =
         CROSSINGS.map(|with_lifetime| (with_lifetime, crossings(with_lifetime, &schemes, &runs)));
@@ -181,7 +181,7 @@ fn seconds(days: f64) -> Seconds {
 
 impl Row {
     /// The medians of the counts under scheme `index`.
-    fn of(scheme: Scheme, days: Option<f64>, runs: &[Vec<Counts>], index: usize) -> Self {
+    fn new(scheme: Scheme, days: Option<f64>, runs: &[Vec<Counts>], index: usize) -> Self {
         let of = |figure: fn(&Counts) -> u64| {
             let counts = runs.iter().map(|run| &run[index]);
             let figures = counts.map(|counts| counts.per_request(figure(counts)));

@@ -238,7 +238,11 @@ fn response(body: &[u8]) -> Vec<u8> {
 }
 
 fn body_of(filter: &Filter) -> Vec<u8> {
-    [&ControlBlock::of(filter).octets()[..], filter.octets()].concat()
+    [
+        &ControlBlock::from_filter(filter).octets()[..],
+        filter.octets(),
+    ]
+    .concat()
 }
 
 /// A digest that says that its cache has these URLs.

@@ -190,7 +190,7 @@ fn if_range_by_a_date_of_the_same_second_does_not_hold() {
 fn content_range_is_read_or_refused() {
     let parse = |value: &str| parse_content_range(&fields(&[(CONTENT_RANGE, value)]));
     let range = ByteRange { first: 0, last: 4 };
-    assert_eq!(parse("bytes 0-4/10"), Some(ContentRange::of(range, 10)));
+    assert_eq!(parse("bytes 0-4/10"), Some(ContentRange::new(range, 10)));
     let unknown = ContentRange {
         range: Some(range),
         complete: None,

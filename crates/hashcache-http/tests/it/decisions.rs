@@ -697,7 +697,7 @@ fn on_a_metered_link_a_reload_may_be_ignored_for_a_while() {
         ..ReuseOptions::default()
     };
     let at = |later, wanted: &str| {
-        let request = RequestFacts::of(&Method::GET, &fields(&[("cache-control", wanted)]));
+        let request = RequestFacts::new(&Method::GET, &fields(&[("cache-control", wanted)]));
         reuse(&request, &facts, UnixTime(T + later), &options)
     };
     for wanted in ["no-cache", "max-age=0"] {
@@ -711,7 +711,7 @@ fn on_a_metered_link_a_reload_may_be_ignored_for_a_while() {
 #[test]
 fn a_response_from_the_future_is_validated() {
     let facts = cache_control("max-age=60, stale-while-revalidate=60").facts();
-    let request = RequestFacts::of(&Method::GET, &fields(&[("cache-control", "max-stale")]));
+    let request = RequestFacts::new(&Method::GET, &fields(&[("cache-control", "max-stale")]));
     let decision = reuse(&request, &facts, UnixTime(T - 1), &ReuseOptions::default());
     assert_eq!(decision, validate_stale());
 }

@@ -183,7 +183,7 @@ proptest! {
                 prop_assert!(row.matches(&request));
                 prop_assert_eq!(VaryRow::from_bytes(row.as_bytes()), Some(row));
             }
-            let wanted = RequestFacts::of(method, &request);
+            let wanted = RequestFacts::new(method, &request);
             match reuse(&wanted, &facts, now, &ReuseOptions::default()) {
                 Reuse::Fresh { ttl, .. } => prop_assert!(ttl > 0),
                 Reuse::Stale { ttl, .. } => {
@@ -366,9 +366,10 @@ proptest! {
     #[test]
     fn details_make_one_well_formed_value(detail in ".{0,30}") {
         let us = Pseudonym::new("hashcache").unwrap();
-        let status = CacheStatus { detail: Some(&detail), ..CacheStatus::of(Handling::Hit) };
+        let hit = CacheStatus::from_handling(Handling::Hit);
+        let status = CacheStatus { detail: Some(&detail), ..hit };
         prop_assert!(status.to_value(&us).to_str().unwrap().starts_with("hashcache; hit; detail="));
-        let known = ProxyStatus::of(ProxyError::DnsError);
+        let known = ProxyStatus::from_error(ProxyError::DnsError);
         let status = ProxyStatus { details: Some(&detail), ..known };
         status.to_value("hashcache").to_str().unwrap();
     }

@@ -59,7 +59,7 @@ fn the_operators_windows_hold_where_the_origin_names_none() {
         stale_while_revalidate: Seconds::new(10),
         ..ReuseOptions::default()
     };
-    let request = RequestFacts::of(&http::Method::GET, &fields(&[]));
+    let request = RequestFacts::new(&http::Method::GET, &fields(&[]));
     let decided = |directives: &str, age| {
         let facts = cache_control(directives).facts();
         reuse(&request, &facts, UnixTime(T + age), &options)

@@ -21,7 +21,7 @@ fn s13_1_conditions_and_ranges_do_not_hinder_reuse() {
     let case = cache_control("max-age=60");
     let lines = [("if-none-match", "\"a\""), ("range", "bytes=0-1")];
     assert_eq!(case.then(0, &lines), fresh(0, 60));
-    let request = RequestFacts::of(&Method::GET, &fields(&lines));
+    let request = RequestFacts::new(&Method::GET, &fields(&lines));
     assert!(request.has_condition && request.has_range && !request.has_origin_condition);
 }
 
@@ -39,7 +39,7 @@ fn s14_2_a_range_of_a_stored_response_is_cut_out() {
     };
     let range = ByteRange { first: 5, last: 9 };
     assert_eq!(answer(&[("range", "bytes=-5")]), RangeAnswer::Part(range));
-    assert_eq!(ContentRange::of(range, 10).to_value(), "bytes 5-9/10");
+    assert_eq!(ContentRange::new(range, 10).to_value(), "bytes 5-9/10");
     assert_eq!(ContentRange::unsatisfied(10).to_value(), "bytes */10");
     let changed = [("range", "bytes=-5"), ("if-range", "\"b\"")];
     assert_eq!(answer(&changed), RangeAnswer::Whole);

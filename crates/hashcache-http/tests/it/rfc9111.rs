@@ -96,7 +96,10 @@ fn s3_3_a_206_is_stored_as_a_part_only() {
         panic!("not stored as a part");
     };
     assert_eq!(facts.status, 206);
-    assert_eq!(range, ContentRange::of(ByteRange { first: 2, last: 4 }, 10));
+    assert_eq!(
+        range,
+        ContentRange::new(ByteRange { first: 2, last: 4 }, 10)
+    );
 }
 
 #[test]
@@ -142,7 +145,7 @@ fn s4_a_fresh_response_is_served_with_its_age() {
 fn s4_unsafe_methods_and_requests_with_content_go_upstream() {
     let facts = cache_control("max-age=60").facts();
     let decide = |method, lines: &[(&str, &str)]| {
-        let request = RequestFacts::of(&method, &fields(lines));
+        let request = RequestFacts::new(&method, &fields(lines));
         reuse(&request, &facts, UnixTime(T), &ReuseOptions::default())
     };
     let miss = |forward| Reuse::Miss { forward };
@@ -285,7 +288,7 @@ fn s4_2_4_a_disconnected_cache_may_serve_stale() {
         disconnected: Seconds::new(10),
         ..ReuseOptions::default()
     };
-    let request = RequestFacts::of(&Method::GET, &fields(&[]));
+    let request = RequestFacts::new(&Method::GET, &fields(&[]));
     let at = |later| reuse(&request, &facts, UnixTime(T + later), &bounded);
     assert_eq!(at(70), validate_stale());
     assert_eq!(at(71), validate(Forward::Stale, OnError::Fail));

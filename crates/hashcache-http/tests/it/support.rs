@@ -128,7 +128,7 @@ impl Case {
 }
 
 pub fn decide(facts: &StoredFacts, later: u64, request: &[(&str, &str)]) -> Reuse {
-    let request = RequestFacts::of(&Method::GET, &fields(request));
+    let request = RequestFacts::new(&Method::GET, &fields(request));
     reuse(
         &request,
         facts,

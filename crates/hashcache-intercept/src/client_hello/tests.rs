@@ -119,7 +119,7 @@ fn read(records: &[u8]) -> Option<ParsedHello> {
     while !rest.is_empty() {
         acceptor.read_tls(&mut rest).ok()?;
         if let Some(accepted) = acceptor.accept().ok()? {
-            return ParsedHello::of(&accepted.client_hello(), records);
+            return ParsedHello::new(&accepted.client_hello(), records);
         }
     }
     None

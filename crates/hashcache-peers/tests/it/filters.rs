@@ -23,7 +23,7 @@ fn filter(rng: &mut Rng, size: Size, keys: u32) -> (Filter, Vec<Key>) {
 }
 
 fn body(filter: &Filter) -> Vec<u8> {
-    [&ControlBlock::of(filter).octets(), filter.octets()].concat()
+    [&ControlBlock::from_filter(filter).octets(), filter.octets()].concat()
 }
 
 #[test]

@@ -128,7 +128,7 @@ impl Purges {
         if what.is_empty() || what.len() > MOST {
             return Err("1 to 1000 purges are allowed in a request".to_owned());
         }
-        Ok((what, PurgeEffect::of(soft)))
+        Ok((what, PurgeEffect::from_soft(soft)))
     }
 
     /// Returns the target under which a client's URL is stored.

@@ -13,7 +13,10 @@ use crate::dashboard::dashboard_of_tests;
 use crate::metrics::{EngineFigures, Metrics, StoreState};
 
 fn admin(store: StoreState) -> Arc<Admin> {
-    Arc::new(Admin::of(exposition(store), dashboard_of_tests()))
+    Arc::new(Admin::with_dashboard(
+        exposition(store),
+        dashboard_of_tests(),
+    ))
 }
 
 fn exposition(store: StoreState) -> Exposition {
@@ -196,7 +199,7 @@ fn stats_name_clients_and_hosts_to_this_machine_alone_without_a_token() {
     let now = Instant::now();
     (0..3).for_each(|_| state.refusals.note_refusal(&program, now));
     let exposition = exposition(StoreState::Ready).with_intercept_state(state);
-    let admin = Admin::of(exposition, dashboard_of_tests());
+    let admin = Admin::with_dashboard(exposition, dashboard_of_tests());
     let head = request(Method::GET, Some("localhost"), "/stats");
     for (client, named) in [("127.0.0.1", 1), ("192.0.2.9", 0)] {
         let stats = json(&admin.answer(&head, client.parse().unwrap()));

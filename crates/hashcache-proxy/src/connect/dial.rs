@@ -37,7 +37,7 @@ impl Destination {
     ///
     /// # Errors
     /// As [`Worker::route`].
-    pub(super) fn of(
+    pub(super) fn new(
         worker: &Worker,
         authority: &Authority,
         (fields, version): (&HeaderMap, Version),

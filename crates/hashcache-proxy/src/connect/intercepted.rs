@@ -349,7 +349,7 @@ async fn decide(
             })
         }
         Err(error) => {
-            let handshake = Handshake::of(&error);
+            let handshake = Handshake::from_error(&error);
             debug!(client = %connection.client, host = %candidate.host, %error, "not believed");
             match handshake {
                 // If our clock is wrong, every client may take our certificate as expired.

@@ -30,7 +30,7 @@ struct Meter {
 impl<U> Metered<U> {
     pub(super) fn new(upstream: U, limits: Option<RequestLimits>) -> Self {
         let meter = |limits: RequestLimits| {
-            let throttle = Throttle::of(&limits, ContentFrom::Origin);
+            let throttle = Throttle::new(&limits, ContentFrom::Origin);
             Box::new(Meter { limits, throttle })
         };
         let meter = limits.map(meter);

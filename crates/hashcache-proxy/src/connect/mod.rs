@@ -50,7 +50,7 @@ pub(crate) async fn tunnel(
         return Err(Failure::Loop);
     }
     check_ports(connection, authority.port)?;
-    let to = Destination::of(worker, &authority, (fields, version))?;
+    let to = Destination::new(worker, &authority, (fields, version))?;
     // A program behind a child does not know our certificate authority, so the tunnel is not
     // intercepted.
     if connection.child.is_none()
@@ -73,7 +73,7 @@ pub(crate) async fn tunnel(
     let share = connection.allowance.share();
     let (upstream, next_hop) = to.dial(worker, share).await?;
     log_entry.set_next_hop(Some(next_hop));
-    let offer = ChunkField::of(fields);
+    let offer = ChunkField::from_fields(fields);
     if let Some((pair, answer)) = offer.and_then(|offer| accept_chunks(connection, &offer)) {
         carry_chunks(connection, log_entry.begin_tunnel(), upstream, pair);
         return Ok(HeaderMap::from_iter([(HASHCACHE_LINK, answer.to_value())]));
@@ -110,7 +110,7 @@ pub(crate) async fn refuse(
         && !connection.access.may_be_tunnel(&live, authority);
     let user = log_entry.user().cloned();
     let candidate = || {
-        let to = Destination::of(worker, authority, (fields, version)).ok()?;
+        let to = Destination::new(worker, authority, (fields, version)).ok()?;
         let candidate = intercepted::candidate(connection, (authority, user.as_ref()), &to);
         Some(candidate.ok()??.refused(failure.clone()))
     };

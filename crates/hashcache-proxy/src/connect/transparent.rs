@@ -96,7 +96,7 @@ fn way(
     }
     check_ports(connection, authority.port)?;
     let Permission { action, limits, .. } = permit(connection, authority, hello)?;
-    let to = Destination::of(worker, authority, (&HeaderMap::new(), Version::HTTP_11))?;
+    let to = Destination::new(worker, authority, (&HeaderMap::new(), Version::HTTP_11))?;
     let candidate = match named {
         Ok(_) if action == AccessAction::Tunnel => None,
         Ok(_) => intercepted::candidate(connection, (authority, None), &to)?,

@@ -77,7 +77,7 @@ impl Rates {
     /// Returns the rates for the last minute.
     fn recent(view: &View) -> Self {
         let (totals, time) = &view.overview.recent;
-        Self::of(totals, time.as_secs_f64())
+        Self::new(totals, time.as_secs_f64())
     }
 
     /// Returns the rates between two moments.
@@ -93,11 +93,11 @@ impl Rates {
                 read_bytes: each(old.read_bytes, new.read_bytes),
                 written_bytes: each(old.written_bytes, new.written_bytes),
             }),
-            ..Self::of(&view.overview.since_start.since(before), seconds)
+            ..Self::new(&view.overview.since_start.since(before), seconds)
         }
     }
 
-    fn of(totals: &Totals, seconds: f64) -> Self {
+    fn new(totals: &Totals, seconds: f64) -> Self {
         Self {
             requests: per_second(totals.requests(), seconds),
             client_bytes: per_second(totals.client_bytes, seconds),

@@ -359,7 +359,7 @@ impl<'a> Asking<'a> {
             );
         }
         let sender = Sender {
-            client: Network::of(self.asked.question.client()),
+            client: Network::containing(self.asked.question.client()),
             user: checks.user.as_deref(),
         };
         let limiter = &self.common.limiter;

@@ -152,7 +152,7 @@ fn missing(
     let owner = route::owner(common, asked);
     let live = common.live();
     let unknown = unknown_field(&asked.fields, exempt(asked), &live.store.harmless);
-    let kinds = FieldKinds::of(&asked.fields, exempt(asked), &[], &live.store.harmless);
+    let kinds = FieldKinds::new(&asked.fields, exempt(asked), &[], &live.store.harmless);
     let outcome = match () {
         () if facts.directives.only_if_cached => {
             "answered with 504: the client wants what is stored (`only-if-cached`)"

@@ -232,7 +232,7 @@ fn note_of_site(
     }
     let outcome = match sent {
         Ok(exchange) => {
-            let outcome = Outcome::of(exchange.response.status());
+            let outcome = Outcome::from_status(exchange.response.status());
             if let Some(busy) = &busy {
                 busy.note_response();
             }

@@ -20,7 +20,7 @@ pub(super) enum ContentHash {
 
 impl ContentHash {
     /// A hash for the content of `body`, if `metadata` has a place for it.
-    pub(super) fn of(metadata: &[u8], body: &ResponseBody) -> Self {
+    pub(super) fn new(metadata: &[u8], body: &ResponseBody) -> Self {
         match (
             hashcache_store::announces_digest(metadata),
             body.is_framed(),

@@ -61,7 +61,7 @@ pub(super) fn follow(worker: &Rc<Worker>, spec: &FetchSpec, hints: &Hints) {
             ends: spec.ends,
             share: spec.share.clone(),
             space: Space::Own,
-            place: ObjectPlace::of(key.clone()),
+            place: ObjectPlace::from_key(key.clone()),
             route: Ok(None),
             siblings: Siblings::NotAsked,
             fields: fields_for(spec),
@@ -120,7 +120,7 @@ async fn lacking(worker: &Worker, key: Bytes, spec: FetchSpec) -> Option<FetchSp
         StoreLookup::Found {
             hit, stored, place, ..
         } => {
-            let facts = RequestFacts::of(&Method::GET, &spec.fields);
+            let facts = RequestFacts::new(&Method::GET, &spec.fields);
             let options = worker.common.live().reuse;
             let reuse = reuse(&facts, &stored.facts, worker.common.now(), &options);
             match reuse {

@@ -305,7 +305,7 @@ impl FetchTask {
                     ends: spec.ends,
                     route,
                 };
-                Rest::of(&worker, asked, &response)
+                Rest::new(&worker, asked, &response)
             }
             None => None,
         };
@@ -427,7 +427,7 @@ impl FetchTask {
             Ok(Some(route)) if route.has_link() => spec.link(),
             _ => LinkCoding::Unchanged,
         };
-        let hash = ContentHash::of(&metadata, &body);
+        let hash = ContentHash::new(&metadata, &body);
         let mut transfer = Transfer {
             etag: etag.filter(|_| can_resume),
             resumes_left: RESUMES_MAX,
@@ -464,7 +464,7 @@ fn without_condition(spec: &mut FetchSpec) {
 
 fn shared_failure(spec: &FetchSpec, failure: Failure) -> SharedFailure {
     let of = (spec.share.network(), &spec.fields);
-    SharedFailure::of(failure, requester(&spec.fields), of)
+    SharedFailure::new(failure, requester(&spec.fields), of)
 }
 
 /// Returns true if a response with this status shows that the stored response is obsolete. A server

@@ -115,7 +115,7 @@ pub(crate) async fn fetch_range(
     let options = SendOptions {
         client: Some(spec.share.clone()),
         ends: Some(spec.ends),
-        link: LinkCoding::of(&spec.fields, StoredHere::Yes),
+        link: LinkCoding::new(&spec.fields, StoredHere::Yes),
         ..SendOptions::default()
     };
     let route = match spec.route.clone() {

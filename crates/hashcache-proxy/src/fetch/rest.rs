@@ -50,7 +50,7 @@ pub(crate) struct Rest {
 impl Rest {
     /// For the whole `response`; `None` if nothing would show that a rest belongs to it, or if the
     /// response is not in HTTP/2, where other requests share the connection.
-    pub(super) fn of(
+    pub(super) fn new(
         worker: &Rc<Worker>,
         asked: Asked,
         response: &Response<ResponseBody>,

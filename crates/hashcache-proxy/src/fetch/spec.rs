@@ -91,7 +91,7 @@ impl FetchSpec {
         } else {
             StoredHere::No
         };
-        LinkCoding::of(&self.fields, stored)
+        LinkCoding::new(&self.fields, stored)
     }
 
     /// Use of the parent's hints in this request.
@@ -122,7 +122,7 @@ impl FetchSpec {
     /// no information about the stored response.
     pub(super) fn may_override(&self, worker: &Worker, varied: &[HeaderName]) -> bool {
         let live = worker.common.live();
-        let kinds = FieldKinds::of(&self.fields, self.exempt(), varied, &live.store.harmless);
+        let kinds = FieldKinds::new(&self.fields, self.exempt(), varied, &live.store.harmless);
         kinds.has(FieldKinds::OVERRIDE)
     }
 
@@ -191,7 +191,7 @@ impl FetchSpec {
     /// The stored response that the new response replaces, as a dictionary for the whole content.
     pub(super) fn offered(&self) -> Option<StoredContent> {
         let hit = self.stored().filter(|_| self.is_whole())?;
-        StoredContent::of(hit, &StoredResponse::decode(hit.metadata())?)
+        StoredContent::new(hit, &StoredResponse::decode(hit.metadata())?)
     }
 }
 
@@ -279,7 +279,7 @@ pub(super) fn is_failing(status: StatusCode) -> bool {
 /// The kind of request that has these fields: it decides whether the outcome is valid for other
 /// requests too.
 pub(crate) fn requester(fields: &HeaderMap) -> Requester {
-    let kinds = FieldKinds::of(fields, Exempt::default(), &[], &[]);
+    let kinds = FieldKinds::new(fields, Exempt::default(), &[], &[]);
     // Each of these can be the reason for an error: a malformed session, a blocked address, an
     // Origin that the application does not expect.
     let of_client = FieldKinds::COOKIE

@@ -83,7 +83,7 @@ pub(super) struct NewRow {
 impl PutPlan {
     fn under_key(place: ObjectPlace, intent: Option<Intent>, client: Network) -> Self {
         Self {
-            place: ObjectPlace::of(place.key),
+            place: ObjectPlace::from_key(place.key),
             intent,
             table: None,
             values: 0,

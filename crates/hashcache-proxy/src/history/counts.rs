@@ -77,7 +77,7 @@ impl Kind {
         (Self::Tunnel, "tunnel"),
     ];
 
-    pub(super) fn of(entry: &LogEntry<'_>) -> Self {
+    pub(super) fn from_entry(entry: &LogEntry<'_>) -> Self {
         match (entry.outcome, entry.class()) {
             (Outcome::Tunnel, _) => Self::Tunnel,
             (_, None) => Self::Own,

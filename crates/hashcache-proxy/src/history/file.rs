@@ -183,7 +183,7 @@ mod tests {
                     client_bytes: client_bytes * n,
                     ..Counts::default()
                 };
-                (Name::of(format_args!("{n}.test")), counts)
+                (Name::new(format_args!("{n}.test")), counts)
             };
             record.lines[0].named = (0..32).map(line).collect();
             record

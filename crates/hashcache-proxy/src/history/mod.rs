@@ -106,7 +106,7 @@ impl History {
         (cache, workers): (&Cache, usize),
         (clock, metrics): (&Arc<Clock>, &Arc<Metrics>),
     ) -> Arc<Self> {
-        let hour = Hour::of(clock.now().seconds());
+        let hour = Hour::from_seconds(clock.now().seconds());
         let workers = u64::try_from(workers).unwrap_or(u64::MAX);
         let bytes = BYTES.saturating_add(WORKER_BYTES.saturating_mul(workers));
         let memory = cache.reserve(bytes);
@@ -183,7 +183,7 @@ impl History {
     /// # Errors
     /// The file cannot be written.
     pub(crate) fn persist(&self) -> io::Result<()> {
-        self.persist_at(Hour::of(self.clock.now().seconds()))
+        self.persist_at(Hour::from_seconds(self.clock.now().seconds()))
     }
 
     fn persist_at(&self, now: Hour) -> io::Result<()> {
@@ -362,7 +362,7 @@ impl State {
         HourRecord {
             hour: self.hour,
             totals: self.totals,
-            lines: self.tables.each_ref().map(Lines::of),
+            lines: self.tables.each_ref().map(Lines::from_table),
         }
     }
 

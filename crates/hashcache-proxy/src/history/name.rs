@@ -22,7 +22,7 @@ pub struct Name {
 
 impl Name {
     /// Returns the name with the text that `shown` displays.
-    pub(crate) fn of(shown: impl fmt::Display) -> Self {
+    pub(crate) fn new(shown: impl fmt::Display) -> Self {
         let mut buffer = Buffer::default();
         // The buffer accepts any text, so an error would be an error of `shown`; it has no name
         // then.
@@ -144,7 +144,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// Returns the client at `address`.
-    pub(super) fn of(address: IpAddr, persons: Persons) -> Self {
+    pub(super) fn new(address: IpAddr, persons: Persons) -> Self {
         match persons {
             Persons::Named => Self::with_bits(address, 32, 64),
             Persons::LeftOut => Self::with_bits(address, 24, 48),
@@ -153,7 +153,7 @@ impl Client {
 
     /// Returns the client's network.
     pub(super) fn network(self) -> Self {
-        Self::of(self.network, Persons::LeftOut)
+        Self::new(self.network, Persons::LeftOut)
     }
 
     fn with_bits(address: IpAddr, v4_bits: u8, v6_bits: u8) -> Self {
@@ -179,8 +179,8 @@ impl Client {
 
     pub(super) fn name(self) -> Name {
         match self.bits {
-            32 => Name::of(self.network),
-            bits => Name::of(format_args!("{}/{bits}", self.network)),
+            32 => Name::new(self.network),
+            bits => Name::new(format_args!("{}/{bits}", self.network)),
         }
     }
 }
@@ -205,17 +205,17 @@ mod tests {
     #[test]
     fn of_a_long_name_the_end_is_kept() {
         let long = format!("{}.example.org:8080", "a".repeat(200));
-        for name in [Name::of_site(&long), Name::of(&long)] {
+        for name in [Name::of_site(&long), Name::new(&long)] {
             assert_eq!(name.as_str().len(), NAME_BYTES);
             assert!(name.as_str().starts_with("...a"), "{name:?}");
             assert!(name.as_str().ends_with("a.example.org:8080"), "{name:?}");
         }
-        assert_eq!(Name::of("x".repeat(300)).as_str().len(), NAME_BYTES);
+        assert_eq!(Name::new("x".repeat(300)).as_str().len(), NAME_BYTES);
     }
 
     #[test]
     fn only_what_a_name_writes_is_read_as_one() {
-        for name in [Name::of_site("a.test"), Name::of("x".repeat(300))] {
+        for name in [Name::of_site("a.test"), Name::new("x".repeat(300))] {
             assert_eq!(Name::stored(name.used()), Some(name));
         }
         for text in [&b""[..], b"a\n", b"a b", b"\xff", &[b'a'; 56]] {
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn clients_are_counted_by_address_or_by_network() {
-        let client_of = |address: &str, persons| Client::of(address.parse().unwrap(), persons);
+        let client_of = |address: &str, persons| Client::new(address.parse().unwrap(), persons);
         for (address, client, network) in [
             ("192.0.2.7", "192.0.2.7", "192.0.2.0/24"),
             ("::ffff:192.0.2.7", "192.0.2.7", "192.0.2.0/24"),

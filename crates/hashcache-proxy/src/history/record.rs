@@ -20,7 +20,7 @@ pub struct Hour(pub u32);
 
 impl Hour {
     /// Returns the hour for a time in seconds since 1970.
-    pub fn of(seconds: u64) -> Self {
+    pub fn from_seconds(seconds: u64) -> Self {
         Self(u32::try_from(seconds / 3600).unwrap_or(u32::MAX))
     }
 
@@ -51,7 +51,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    pub(super) fn of(table: &Table<Name>) -> Self {
+    pub(super) fn from_table(table: &Table<Name>) -> Self {
         let (named, rest) = table.top(NAMES);
         Self { named, rest }
     }
@@ -290,7 +290,7 @@ mod tests {
     /// Lines with long names and `number` in each count.
     fn lines(number: u64) -> Lines {
         let line = |n: usize| {
-            let name = Name::of(format_args!("{n}.{}.test", "x".repeat(60)));
+            let name = Name::new(format_args!("{n}.{}.test", "x".repeat(60)));
             (name, Counts::from_fields([number; Counts::FIELDS]))
         };
         Lines {
@@ -319,7 +319,7 @@ mod tests {
         let lines = |count: usize, name: fn(usize) -> String| {
             let line = |n| {
                 let counts = [900, 700, 41_000_000, 12_000_000, 3, 200, 9_000_000];
-                (Name::of(name(n)), Counts::from_fields(counts))
+                (Name::new(name(n)), Counts::from_fields(counts))
             };
             Lines {
                 named: (0..count).map(line).collect(),

@@ -46,14 +46,14 @@ impl Counted {
     }
 
     pub(super) fn count(&mut self, site: Name, entry: &LogEntry<'_>, persons: Persons) {
-        let kind = Kind::of(entry);
+        let kind = Kind::from_entry(entry);
         self.totals.add(kind, entry.client_bytes);
         if kind == Kind::Own {
             return;
         }
         let counts = counts(kind, entry);
         self.sites.count(site, &counts);
-        let client = Client::of(entry.client.ip(), persons);
+        let client = Client::new(entry.client.ip(), persons);
         self.clients.count(client, &counts);
         if let Some(user) = entry.user.filter(|_| persons == Persons::Named) {
             self.users.count(Name::of_user(user), &counts);

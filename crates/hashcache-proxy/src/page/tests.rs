@@ -163,7 +163,11 @@ fn browsers_get_html_and_programs_plain_text() {
         (&["text/htmlx", ""][..], PageReader::Program),
         (&[][..], PageReader::Program),
     ] {
-        assert_eq!(PageReader::of(&accept(fields)), reader, "{fields:?}");
+        assert_eq!(
+            PageReader::from_request(&accept(fields)),
+            reader,
+            "{fields:?}"
+        );
     }
 }
 

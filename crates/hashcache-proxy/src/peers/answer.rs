@@ -118,7 +118,7 @@ impl Answerer {
 async fn of_store(common: &Common, cache: &Cache, key: &[u8], fields: Option<HeaderMap>) -> bool {
     let is_known = fields.is_some();
     let fields = fields.unwrap_or_default();
-    let mut facts = RequestFacts::of(&Method::GET, &fields);
+    let mut facts = RequestFacts::new(&Method::GET, &fields);
     if facts.lookup().is_err() || facts.has_override {
         return false;
     }

@@ -211,7 +211,7 @@ impl Receiver {
         let key = cache_key(self.common.space(), &target);
         let was_stored = key.is_some_and(|key| self.cache.contains_hint(&key));
         // Also if it was not stored, so that no new request joins a fetch that is running now.
-        let client = Network::of(from);
+        let client = Network::containing(from);
         if !self.common.purger.invalidate_for_peer(client, target) {
             return ClearResult::Rate;
         }

@@ -242,7 +242,7 @@ impl Assembly {
             };
             match (stage, no_range.try_recv()) {
                 (RangeStage::Arriving, _) => {
-                    self.ready = Some((at, Arrival::of(awaited, prepared)));
+                    self.ready = Some((at, Arrival::new(awaited, prepared)));
                     return Ok(prepared);
                 }
                 (_, Ok(why)) => return Err(why.into()),
@@ -438,7 +438,7 @@ impl Assembly {
         }
         match self.claim(at, range.end, (lack, None)) {
             Ok(Some((mut awaited, how))) => match self.answered(&mut awaited, how).await {
-                Some(RangeStage::Arriving) => self.follow(Arrival::of(awaited, how)),
+                Some(RangeStage::Arriving) => self.follow(Arrival::new(awaited, how)),
                 None => self.lack = awaited.late(),
                 // If the origin answers with an error, this response sends no further request.
                 Some(RangeStage::Refused) if how == Prepared::Asked => {
@@ -457,7 +457,7 @@ impl Assembly {
 }
 
 impl Arrival {
-    fn of(awaited: AwaitedRange, how: Prepared) -> Self {
+    fn new(awaited: AwaitedRange, how: Prepared) -> Self {
         let patience = awaited.patience().filter(|_| how == Prepared::Joined);
         Self {
             late: awaited.late(),

@@ -52,7 +52,7 @@ struct Payment {
 
 impl Payment {
     /// The payment, and the callbacks that are called before each read.
-    fn of(allowance: &Allowance) -> (Self, Payers) {
+    fn from_allowance(allowance: &Allowance) -> (Self, Payers) {
         let refused = Arc::<AtomicBool>::default();
         let payment = Self {
             refused: Arc::clone(&refused),
@@ -345,7 +345,7 @@ impl Body {
     pub(crate) fn full(bytes: Bytes) -> Self {
         let left = Some(bytes.len() as u64);
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
-        Self::of(BodySource::Memory(bytes), left)
+        Self::new(BodySource::Memory(bytes), left)
     }
 
     /// The `length` bytes of the proxy's cache digest.
@@ -355,19 +355,19 @@ impl Body {
             pause: None,
             has_begun: false,
         };
-        Self::of(BodySource::Digest(Box::new(digest)), Some(length))
+        Self::new(BodySource::Digest(Box::new(digest)), Some(length))
     }
 
     /// `length` bytes from the store.
     pub(crate) fn stored(reader: ContentReader, length: u64) -> Self {
-        Self::of(BodySource::Stored(Box::new(reader)), Some(length))
+        Self::new(BodySource::Stored(Box::new(reader)), Some(length))
     }
 
     /// `length` bytes that are assembled while they are sent; `from` is the origin if some bytes
     /// are known to be missing in the store.
     pub(super) fn assembled(assembly: Assembly, length: u64, from: ContentFrom) -> Self {
         let assembly = Assembled::Idle(Box::new(assembly));
-        Self::of(BodySource::Assembled(assembly, from), Some(length))
+        Self::new(BodySource::Assembled(assembly, from), Some(length))
     }
 
     /// The content of `body`, rewritten; the new length is known only after the last byte. Waits
@@ -386,7 +386,7 @@ impl Body {
         };
         let first = poll_fn(|context| rewritten.poll_next(context)).await;
         rewritten.first = first.transpose()?;
-        Ok(Self::of(BodySource::Rewritten(Box::new(rewritten)), None))
+        Ok(Self::new(BodySource::Rewritten(Box::new(rewritten)), None))
     }
 
     /// Encodes the content while it is sent; the new length is known only after the last byte.
@@ -405,13 +405,13 @@ impl Body {
             has_ended: false,
             _memory: memory,
         };
-        Self::of(BodySource::Encoded(Box::new(encoded)), None)
+        Self::new(BodySource::Encoded(Box::new(encoded)), None)
     }
 
     /// Sends the content in frames, for a child; `search` looks for a dictionary.
     pub(super) fn framed(self, begun: Begun, search: Option<Search>) -> Self {
         let framed = Framed::new(self, begun, search);
-        Self::of(BodySource::Framed(Box::new(framed)), None)
+        Self::new(BodySource::Framed(Box::new(framed)), None)
     }
 
     /// A response that is being fetched and stored: `length` bytes from the follower's offset.
@@ -421,7 +421,7 @@ impl Body {
             Ok(rest) => BodySource::Fetched(Some(rest).filter(|rest| !rest.is_empty()), None),
             Err(follower) => BodySource::Following(Box::new(follower), None),
         };
-        Self::of(source, length)
+        Self::new(source, length)
     }
 
     /// Adds the trailers that follow the content.
@@ -440,7 +440,7 @@ impl Body {
         if http_body::Body::is_end_stream(&self) {
             return self;
         }
-        let Some(throttle) = Throttle::of(limits, from) else {
+        let Some(throttle) = Throttle::new(limits, from) else {
             return self;
         };
         let slowed = Slowed {
@@ -448,7 +448,7 @@ impl Body {
             throttle,
             rest: Bytes::new(),
         };
-        Self::of(BodySource::Slowed(Box::new(slowed)), None)
+        Self::new(BodySource::Slowed(Box::new(slowed)), None)
     }
 
     /// Returns the source of the content: the store, or an origin while the content is sent.
@@ -482,7 +482,7 @@ impl Body {
         self
     }
 
-    fn of(source: BodySource, left: Option<u64>) -> Self {
+    fn new(source: BodySource, left: Option<u64>) -> Self {
         Self {
             source,
             left,
@@ -494,7 +494,7 @@ impl Body {
     /// Charges reads to the client.
     pub(super) fn paid_by(mut self, allowance: &Allowance) -> Self {
         let pay = |payment: &mut Option<Payment>| {
-            let (payment_of, payers) = Payment::of(allowance);
+            let (payment_of, payers) = Payment::from_allowance(allowance);
             *payment = Some(payment_of);
             payers
         };
@@ -580,7 +580,7 @@ impl Body {
             counted: CountedBytes::default(),
             metrics,
         };
-        Self::of(BodySource::Passed(Box::new(passed)), left)
+        Self::new(BodySource::Passed(Box::new(passed)), left)
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) fn follow(
     let status = CacheStatus {
         ttl: Some(ttl),
         collapsed: true,
-        ..CacheStatus::of(Handling::Forwarded(Forward::UriMiss))
+        ..CacheStatus::from_handling(Handling::Forwarded(Forward::UriMiss))
     };
     if shared.stream.is_in_pages() {
         note_pages(connection, request, fields);
@@ -131,6 +131,6 @@ pub(super) fn following(
     let fields = response.headers_mut();
     remove_content_digests(fields);
     fields.insert(CONTENT_LENGTH, HeaderValue::from(part.length()));
-    fields.insert(CONTENT_RANGE, ContentRange::of(part, whole).to_value());
+    fields.insert(CONTENT_RANGE, ContentRange::new(part, whole).to_value());
     response
 }

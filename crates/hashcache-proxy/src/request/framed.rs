@@ -98,7 +98,7 @@ impl Account {
     /// written before the account is dropped.
     fn note(&mut self, totals: Totals) {
         self.totals = totals;
-        let usage = LinkUsage::of(totals, self.dictionary);
+        let usage = LinkUsage::new(totals, self.dictionary);
         self.received.set_link(usage);
     }
 

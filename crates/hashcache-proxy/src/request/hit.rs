@@ -54,7 +54,7 @@ pub(super) async fn answer(
     let connection = transaction.connection;
     let worker = &connection.worker;
     let (request, facts) = (&transaction.request, &transaction.facts);
-    let form = StoredForm::of(connection, (request, facts), &stored);
+    let form = StoredForm::new(connection, (request, facts), &stored);
     let length = match form {
         StoredForm::Zstd => hit.content_len(),
         StoredForm::AsItCame | StoredForm::Content => stored.content_len(&hit),
@@ -116,7 +116,7 @@ pub(super) async fn answer(
         transaction.tries = 1;
         let reason = ForwardReason {
             replaces: Some(hit),
-            ..ForwardReason::of(Forward::Partial)
+            ..ForwardReason::from_forward(Forward::Partial)
         };
         return Ok(Next::Miss(place, reason));
     }
@@ -181,7 +181,7 @@ fn anew_whole(transaction: &mut Transaction<'_>, (hit, place): (Hit, ObjectPlace
     }
     let reason = ForwardReason {
         replaces: Some(hit),
-        ..ForwardReason::of(Forward::Partial)
+        ..ForwardReason::from_forward(Forward::Partial)
     };
     Next::Miss(place, reason)
 }
@@ -209,7 +209,7 @@ fn instead(
             let response = passed_on(answered.exchange.response, now, Upgrading::No);
             let status = CacheStatus {
                 detail: Some(NotStored::Status.as_str()),
-                ..CacheStatus::of(Handling::Forwarded(Forward::Partial))
+                ..CacheStatus::from_handling(Handling::Forwarded(Forward::Partial))
             };
             passed(transaction, (response, None), answered.next_hop, status)
         }
@@ -423,7 +423,7 @@ fn plain_draft(
         }
         RangeAnswer::Part(range) => {
             let mut draft = Draft::stored(StatusCode::PARTIAL_CONTENT);
-            let content_range = ContentRange::of(range, length).to_value();
+            let content_range = ContentRange::new(range, length).to_value();
             draft.fields.insert(CONTENT_RANGE, content_range);
             draft.content(range.first..range.last + 1);
             draft
@@ -475,7 +475,7 @@ fn several(ranges: &[ByteRange], length: u64, fields: &HeaderMap) -> Draft {
     let each = each.map_or_else(String::new, |each| format!("Content-Type: {each}\r\n"));
     let mut before = "";
     for range in ranges {
-        let content_range = ContentRange::of(*range, length);
+        let content_range = ContentRange::new(*range, length);
         draft.text(format!(
             "{before}--{boundary}\r\n{each}Content-Range: {content_range}\r\n\r\n"
         ));

@@ -101,7 +101,7 @@ impl LinkedRequest {
                 && stored.content_len(hit) == Some(offered.length)
         });
         if is_offered {
-            *lock(&self.offered) = StoredContent::of(hit, stored);
+            *lock(&self.offered) = StoredContent::new(hit, stored);
         }
     }
 

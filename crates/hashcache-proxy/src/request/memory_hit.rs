@@ -47,7 +47,9 @@ pub(crate) struct MemoryHits {
 
 impl MemoryHits {
     /// `None`: nothing on this connection may be answered in this way.
-    pub(crate) fn of(connection: &Rc<Connection>) -> Option<Rc<dyn hashcache_wire::MemoryHits>> {
+    pub(crate) fn for_connection(
+        connection: &Rc<Connection>,
+    ) -> Option<Rc<dyn hashcache_wire::MemoryHits>> {
         let is_self_test = |it: &Rc<InterceptedFor>| it.is_self_test();
         let is_own = connection.intercepted.as_ref().is_some_and(is_self_test);
         // A child speaks HTTP/2, and a reload may remove the child's rights. On a connection that
@@ -80,7 +82,7 @@ enum FieldKind {
 }
 
 impl FieldKind {
-    fn of(name: &[u8]) -> Self {
+    fn from_name(name: &[u8]) -> Self {
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         let any = |others: &[&str]| others.iter().any(|other| is(other));
         match name.len() {
@@ -129,13 +131,13 @@ struct PlainFields<'a> {
 
 impl<'a> PlainFields<'a> {
     /// `None` if there is a field that is not known here.
-    fn of(request: &PlainRequest<'a>) -> Option<Self> {
+    fn from_request(request: &PlainRequest<'a>) -> Option<Self> {
         let mut fields = Self {
             host: request.authority,
             ..Self::default()
         };
         for (name, value) in request.fields() {
-            match FieldKind::of(name) {
+            match FieldKind::from_name(name) {
                 // The general path compares it with the authority of HTTP/2.
                 FieldKind::Host if fields.host.is_some() => return None,
                 FieldKind::Host => {
@@ -172,7 +174,7 @@ impl hashcache_wire::MemoryHits for MemoryHits {
         }
         let worker = &connection.worker;
         let common = &worker.common;
-        let fields = PlainFields::of(request)?;
+        let fields = PlainFields::from_request(request)?;
         let (target, grace) = target(connection, request, fields.host)?;
         // The general path records page objects for children. A single request of another client is
         // enough.
@@ -184,7 +186,7 @@ impl hashcache_wire::MemoryHits for MemoryHits {
         }
         let key = cache_key(common.space(), &target)?;
         let hit = worker.cache.get_hot(&key)?;
-        let mut stored = StoredView::of(hit.metadata())?;
+        let mut stored = StoredView::from_metadata(hit.metadata())?;
         if stored.facts.status != StatusCode::OK || !hit.is_complete() {
             return None;
         }
@@ -428,7 +430,11 @@ mod tests {
             "X-Real-IP",
             "X_Forwarded_For",
         ] {
-            assert_eq!(FieldKind::of(name.as_bytes()), FieldKind::Other, "{name}");
+            assert_eq!(
+                FieldKind::from_name(name.as_bytes()),
+                FieldKind::Other,
+                "{name}"
+            );
         }
     }
 }

@@ -109,7 +109,7 @@ pub(super) async fn again(
             served,
         }));
     }
-    Next::Fetch(Fetch::alone(place, ForwardReason::of(forward)))
+    Next::Fetch(Fetch::alone(place, ForwardReason::from_forward(forward)))
 }
 
 /// The age and the remaining lifetime of a stored response, if a request that has waited for its
@@ -236,7 +236,7 @@ pub(super) fn fetched(
 ) -> Next {
     let connection = transaction.connection;
     let log_entry = &mut *transaction.log_entry;
-    let mut status = CacheStatus::of(Handling::Forwarded(forward));
+    let mut status = CacheStatus::from_handling(Handling::Forwarded(forward));
     match fetched {
         Fetched::Stored {
             response,
@@ -293,7 +293,7 @@ pub(super) fn fetched(
                 served,
             }))
         }
-        Fetched::NotInParts => transaction.fetch_alone(place, ForwardReason::of(forward)),
+        Fetched::NotInParts => transaction.fetch_alone(place, ForwardReason::from_forward(forward)),
         Fetched::Passed {
             response,
             reason,

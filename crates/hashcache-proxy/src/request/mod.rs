@@ -73,7 +73,7 @@ pub(crate) async fn handle(
 ) -> Response<Body> {
     let head = connection.cell.next_head();
     let mut log_entry = LogEntryBuilder::new(&connection, &request, &head);
-    let reader = PageReader::of(request.headers());
+    let reader = PageReader::from_request(request.headers());
     let linked = LinkedRequest::take(&connection, &mut request);
     let answer = match head {
         RequestHead::Refused(failure) => Err(failure),
@@ -283,12 +283,15 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<N
             let choices = choices.map(|table| with_objects(worker, &place, table));
             let reason = ForwardReason {
                 choices,
-                ..ForwardReason::of(Forward::VaryMiss)
+                ..ForwardReason::from_forward(Forward::VaryMiss)
             };
             return Ok(Next::Miss(place, reason));
         }
         StoreLookup::Nothing(place) => {
-            return Ok(Next::Miss(place, ForwardReason::of(Forward::UriMiss)));
+            return Ok(Next::Miss(
+                place,
+                ForwardReason::from_forward(Forward::UriMiss),
+            ));
         }
     };
     let request = &transaction.request;
@@ -297,7 +300,10 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<N
     {
         // Neither validated nor replaced, because the response to this request gives no information
         // about others.
-        return Ok(Next::Miss(place, ForwardReason::of(Forward::Bypass)));
+        return Ok(Next::Miss(
+            place,
+            ForwardReason::from_forward(Forward::Bypass),
+        ));
     }
     let served = match hit::reuse_hit(transaction, &hit, &stored) {
         Reuse::Fresh { age, ttl } => {
@@ -328,7 +334,7 @@ fn decide(transaction: &mut Transaction<'_>, looked_up: StoreLookup) -> Result<N
         Reuse::Miss { forward } => {
             let reason = ForwardReason {
                 replaces: Some(hit),
-                ..ForwardReason::of(forward)
+                ..ForwardReason::from_forward(forward)
             };
             return Ok(transaction.fetch_alone(place, reason));
         }

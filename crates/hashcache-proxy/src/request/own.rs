@@ -42,7 +42,7 @@ pub(super) fn page(
     if is_pac(target) {
         return Ok(page::pac(&url, &live.settings.pac_proxies, live.settings.fail).map(Body::full));
     }
-    let reader = PageReader::of(request.headers());
+    let reader = PageReader::from_request(request.headers());
     let interceptor = live.intercept.as_deref();
     if let Some(interceptor) = interceptor {
         let wanted = CaPage {
@@ -105,7 +105,7 @@ pub(super) async fn quota(
         LoginField::Asked(field) => field,
         LoginField::NotAsked => None,
     };
-    let reader = PageReader::of(request.headers());
+    let reader = PageReader::from_request(request.headers());
     let user = known_user(connection, login.as_ref()).await;
     let common = &connection.worker.common;
     let live = common.live();

@@ -54,11 +54,11 @@ pub(super) fn page_of(
         .and(FieldKinds::AUTHORIZATION)
         .and(FieldKinds::OVERRIDE)
         .and(FieldKinds::UNKNOWN);
-    let kinds = FieldKinds::of(request, Exempt::default(), &[], &[]);
+    let kinds = FieldKinds::new(request, Exempt::default(), &[], &[]);
     if kinds.has(of_user) || response.contains_key(SET_COOKIE) {
         return None;
     }
-    let referer = PageFields::of(request).referer()?;
+    let referer = PageFields::from_fields(request).referer()?;
     let is_page = wants_page(request) == Some(true) || is_html(response);
     // An origin may answer a script's request in another way, without listing that in Vary.
     let is_alike = !request.contains_key(ORIGIN) && varies_by_known_fields(response);

@@ -104,7 +104,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
     *request.headers_mut() = fields;
     // The response is compared with the stored response, which was fetched with this coding.
     let link = match &wanted {
-        Some(fields) => LinkCoding::of(fields, StoredHere::No).in_plain(),
+        Some(fields) => LinkCoding::new(fields, StoredHere::No).in_plain(),
         None => LinkCoding::Unchanged,
     };
     let options = SendOptions {
@@ -167,7 +167,7 @@ pub(super) async fn pass(transaction: Transaction<'_>, forward: Forward) -> Answ
             Some(_) => Some("other-address"),
             None => is_login.then_some("connection-login"),
         },
-        ..CacheStatus::of(Handling::Forwarded(forward))
+        ..CacheStatus::from_handling(Handling::Forwarded(forward))
     };
     add_own(connection, (&mut head.headers, head.version), status);
     offer_login(connection, is_one_client, &mut head.headers);

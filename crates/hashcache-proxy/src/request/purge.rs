@@ -192,7 +192,7 @@ fn asked(fields: &HeaderMap, target: &Target) -> Result<(Vec<PurgeTarget>, Purge
         value.is_some_and(|value| !matches!(value, b"0" | b"false" | b""))
     };
     let soft = SOFT.iter().any(says_soft) || fields.contains_key(XKEY_SOFT_PURGE);
-    Ok((what, PurgeEffect::of(soft)))
+    Ok((what, PurgeEffect::from_soft(soft)))
 }
 
 fn of_target(fields: &HeaderMap, target: &Target) -> Result<PurgeTarget, Failure> {

@@ -68,8 +68,8 @@ pub(super) async fn serve(
             reason: "this proxy does not serve a site of this name",
         });
     };
-    let has_own_page =
-        site.error_page.is_some() && PageReader::of(request.headers()) == PageReader::Browser;
+    let has_own_page = site.error_page.is_some()
+        && PageReader::from_request(request.headers()) == PageReader::Browser;
     let (target, site_request) = enter(connection, &site, &mut request, target)?;
     log_entry.set_target(&target, target.scheme);
     let connection = &for_client(connection, &site_request.forwarding);

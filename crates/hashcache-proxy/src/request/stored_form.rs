@@ -38,7 +38,7 @@ pub(super) enum StoredForm {
 
 impl StoredForm {
     /// The form for this request.
-    pub(super) fn of(
+    pub(super) fn new(
         connection: &Connection,
         (request, facts): (&ClientRequest, &RequestFacts),
         stored: &StoredResponse,

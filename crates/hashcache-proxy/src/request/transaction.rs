@@ -116,7 +116,7 @@ impl Served {
             upstream_status: self.upstream_status,
             collapsed: self.collapsed,
             stored: self.stored,
-            ..CacheStatus::of(self.handling)
+            ..CacheStatus::from_handling(self.handling)
         }
     }
 }
@@ -438,7 +438,7 @@ impl ClientRequest {
     /// Returns true if a field may make the origin use another URL or method than the key holds.
     pub(super) fn may_override(&self, worker: &Worker) -> bool {
         let live = worker.common.live();
-        let kinds = FieldKinds::of(&self.fields, self.exempt(), &[], &live.store.harmless);
+        let kinds = FieldKinds::new(&self.fields, self.exempt(), &[], &live.store.harmless);
         kinds.has(FieldKinds::OVERRIDE)
     }
 
@@ -515,7 +515,7 @@ pub(super) struct ForwardReason {
 }
 
 impl ForwardReason {
-    pub(super) fn of(forward: Forward) -> Self {
+    pub(super) fn from_forward(forward: Forward) -> Self {
         Self {
             forward,
             replaces: None,

@@ -426,7 +426,7 @@ async fn serve(
         Protocol::Http1 => {
             let cell = Rc::clone(&connection.cell);
             let connection = Rc::new(connection);
-            let memory_hits = MemoryHits::of(&connection);
+            let memory_hits = MemoryHits::for_connection(&connection);
             let service = move |request| request::handle(Rc::clone(&connection), Box::new(request));
             let limits = &worker.limits;
             // On the heap, because otherwise each enclosing future would contain this size again.
@@ -449,7 +449,7 @@ async fn serve(
             // The HTTP/2 server registers request heads itself.
             connection.cell.leave_heads();
             let connection = Rc::new(connection);
-            let memory_hits = MemoryHits::of(&connection);
+            let memory_hits = MemoryHits::for_connection(&connection);
             let service = move |cell: Rc<hashcache_wire::Cell>, request| {
                 let mut stream = Connection::clone(&connection);
                 // On a link each client of the child has a separate allowance.

@@ -166,7 +166,7 @@ impl LinkListener {
         hashcache_link::prepare(&socket);
         let acceptor = TlsAcceptor::from(Arc::clone(&server.config));
         let entering = |certificate: &CertificateDer<'static>| {
-            let pin = Pin::of(certificate).ok_or(io::ErrorKind::PermissionDenied)?;
+            let pin = Pin::from_certificate(certificate).ok_or(io::ErrorKind::PermissionDenied)?;
             let (entered, counters) = children.enter_child(pin, client, common.now());
             Ok(((pin, entered), counters))
         };

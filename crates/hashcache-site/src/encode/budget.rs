@@ -104,7 +104,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn client(n: u8) -> Network {
-        Network::of(IpAddr::from([192, 0, 2, n]))
+        Network::containing(IpAddr::from([192, 0, 2, n]))
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
         let (mut budget, mut now) = (EncodeBudget::default(), Instant::now());
         for n in 0..5000_u32 {
             let address = IpAddr::from(n.to_be_bytes());
-            budget.spend(Network::of(address), 1 << 10, now);
+            budget.spend(Network::containing(address), 1 << 10, now);
             now += Duration::from_millis(1);
         }
         assert!(

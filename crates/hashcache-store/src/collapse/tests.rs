@@ -38,7 +38,7 @@ fn leader(collapse: &Arc<Collapse>, key: &[u8]) -> Leader {
 }
 
 fn client(number: u8) -> Network {
-    Network::of(IpAddr::from([192, 0, 2, number]))
+    Network::containing(IpAddr::from([192, 0, 2, number]))
 }
 
 /// The failure of a request of client `number`.
@@ -55,7 +55,7 @@ fn failure(requester: Requester, number: u8) -> SharedFailure {
 fn error(number: u8, user_agent: &'static str) -> SharedFailure {
     let failure = Failure::OriginStatus { status: 503 };
     let of = (client(number), &fields(user_agent));
-    SharedFailure::of(failure, Requester::Anybody, of)
+    SharedFailure::new(failure, Requester::Anybody, of)
 }
 
 fn fields(user_agent: &'static str) -> HeaderMap {
@@ -107,7 +107,7 @@ fn one_origin_and_one_client_leave_background_fetches_to_others() {
     let collapse = Collapse::new();
     let bound = BackgroundBound { all: 8, of_one: 2 };
     let begin = |client: u8, origin: &str| {
-        let client = Network::of([192, 0, 2, client].into());
+        let client = Network::containing([192, 0, 2, client].into());
         let origin = Authority {
             host: hashcache_http::Host::Name(origin.into()),
             port: 80,

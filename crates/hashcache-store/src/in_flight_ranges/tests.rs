@@ -197,7 +197,7 @@ fn a_piece_that_has_ended_leaves_nothing_behind() {
 async fn a_key_that_comes_whole_only_is_remembered_for_a_while_and_not_without_bound() {
     let ranges = InFlightRanges::default();
     let now = Instant::now();
-    let client = |n| Network::of(std::net::IpAddr::from([192, 0, 2, n]));
+    let client = |n| Network::containing(std::net::IpAddr::from([192, 0, 2, n]));
     ranges.note_whole_only(b"a", client(1), now);
     assert!(ranges.is_whole_only(b"a", now));
     assert!(!ranges.is_whole_only(b"b", now));

@@ -32,7 +32,7 @@ pub(super) enum Wanted {
 
 impl<'a> PageFields<'a> {
     /// Takes the three fields from a request's `fields`.
-    pub fn of(fields: &'a HeaderMap) -> Self {
+    pub fn from_fields(fields: &'a HeaderMap) -> Self {
         let field = |name: HeaderName| fields.get(name).map(HeaderValue::as_bytes);
         Self {
             destination: field(SEC_FETCH_DEST),
@@ -85,7 +85,7 @@ impl Wanted {
 
 /// Returns true if a client requests a page or a frame rather than another part; `None`: unknown.
 pub fn wants_page(fields: &HeaderMap) -> Option<bool> {
-    PageFields::of(fields).wanted().is_page()
+    PageFields::from_fields(fields).wanted().is_page()
 }
 
 /// Returns true if `target` is an icon that browsers request on their own: Chrome does so without a

@@ -219,7 +219,7 @@ async fn groups_that_origins_invalidate_never_become_everything() {
     for n in 0..3_000u32 {
         let target = target(&format!("http://h{n}/form"));
         let [.., high, low] = n.to_be_bytes();
-        let client = Network::of([10, 0, high, low].into());
+        let client = Network::containing([10, 0, high, low].into());
         purger.invalidate(client, &[target], &[b"g".to_vec()]);
     }
     assert!(purger.cache.bans() <= purger.cache.bans_max() / 2);
@@ -297,7 +297,7 @@ async fn a_soft_purge_of_a_url_makes_its_variants_stale_and_no_other() {
 
 /// A POST of the client with this last octet to `url`, whose response invalidates `group`.
 fn posted(purger: &Purger, client: u8, url: &str, group: &str) {
-    let client = Network::of([192, 0, 2, client].into());
+    let client = Network::containing([192, 0, 2, client].into());
     purger.invalidate(client, &[target(url)], &[group.into()]);
 }
 
@@ -326,7 +326,7 @@ async fn clients_are_forgotten_with_the_bans_that_their_requests_have_caused() {
     for round in 0..4u8 {
         for n in 0..3_000u32 {
             let [.., high, low] = n.to_be_bytes();
-            let client = Network::of([10, round, high, low].into());
+            let client = Network::containing([10, round, high, low].into());
             let target = target(&format!("http://h{round}-{n}/"));
             purger.invalidate(client, &[target], &[b"g".to_vec()]);
         }
@@ -370,7 +370,7 @@ async fn an_unsafe_request_whose_client_leaves_while_it_waits_invalidates_all_th
     (0..=PER_CLIENT).for_each(|n| store(&purger, &url(n), &[]));
     assert!(cache.flush().wait());
     device.stop(true);
-    let client = Network::of([192, 0, 2, 1].into());
+    let client = Network::containing([192, 0, 2, 1].into());
     let last = url(PER_CLIENT);
     let run = async {
         for n in 0..PER_CLIENT {
@@ -395,7 +395,7 @@ async fn an_unsafe_request_whose_client_leaves_while_it_waits_invalidates_all_th
 async fn an_unsafe_request_is_not_answered_once_its_invalidation_may_be_lost() {
     let purger = purger();
     store(&purger, "http://h/1", &[]);
-    let client = Network::of([192, 0, 2, 1].into());
+    let client = Network::containing([192, 0, 2, 1].into());
     let invalidation = || {
         let targets = vec![target("http://h/1")];
         purger.clone().invalidate_in_turn(client, targets, vec![])

@@ -246,7 +246,7 @@ pub(super) mod tests {
     }
 
     fn client(n: u8) -> Network {
-        Network::of(IpAddr::from([10, 0, 0, n]))
+        Network::containing(IpAddr::from([10, 0, 0, n]))
     }
 
     fn name(n: usize) -> Vec<u8> {
@@ -346,7 +346,7 @@ pub(super) mod tests {
         let unsettled = Unsettled::default();
         let add = |n: usize| {
             let [.., high, low] = n.to_be_bytes();
-            let client = Network::of(IpAddr::from([10, 0, high, low]));
+            let client = Network::containing(IpAddr::from([10, 0, high, low]));
             unsettled.add(client, invalidation(&cache, n));
             let clients = unsettled.lock();
             (clients.of_each.len(), clients.prune_at)

@@ -247,7 +247,7 @@ fn union_bytes(ranges: Vec<RangeInclusive<u64>>, length: u64) -> u64 {
 
 async fn client(source: Arc<Source>, url: String, number: u64) -> Seen {
     let mut seen = Seen::default();
-    let mut random = Random::of(number);
+    let mut random = Random::for_client(number);
     let mut connection = None;
     let storm = &source.storm;
     for _ in 0..storm.ranges {
@@ -331,7 +331,7 @@ struct Random(u64);
 impl Random {
     /// Random numbers for a client. Seeds that differ by one step would give all clients the same
     /// numbers, shifted by one request for each client.
-    fn of(client: u64) -> Self {
+    fn for_client(client: u64) -> Self {
         Self(Self(SEED ^ client.rotate_left(32)).below(u64::MAX))
     }
 
@@ -358,7 +358,7 @@ mod tests {
     fn no_client_asks_for_what_another_has_asked_for() {
         let mut seen = std::collections::HashSet::new();
         for client in 0..50 {
-            let mut random = Random::of(client);
+            let mut random = Random::for_client(client);
             for _ in 0..40 {
                 assert!(seen.insert(random.below(1 << 40)), "client {client}");
             }

@@ -424,7 +424,7 @@ async fn lookups_of_the_system_for_one_client_leave_threads_to_others() {
         hosts: "/nowhere/hosts".into(),
     };
     let source = DnsSource::new(servers, Duration::from_secs(5), system.clone());
-    let client = |last| Some(Network::of([192, 0, 2, last].into()));
+    let client = |last| Some(Network::containing([192, 0, 2, last].into()));
     let mut held = Vec::new();
     for _ in 0..source::SYSTEM_LOOKUPS / 2 {
         held.push(system.acquire(client(1)).await);

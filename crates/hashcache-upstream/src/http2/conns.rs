@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn no_more_origins_without_http_2_are_remembered_than_there_is_room_for() {
         let conns = Http2Conns::default();
-        let client = |n| Some(Network::of(std::net::IpAddr::from([192, 0, 2, n])));
+        let client = |n| Some(Network::containing(std::net::IpAddr::from([192, 0, 2, n])));
         let first = endpoint(4 * ENDPOINTS_MAX);
         conns.note_plain(&first, client(1));
         conns.note_no_continue(&first, client(1));

@@ -141,7 +141,7 @@ mod tests {
 
     fn client(n: u32) -> Option<Network> {
         let [_, a, b, c] = n.to_be_bytes();
-        Some(Network::of([10, a, b, c].into()))
+        Some(Network::containing([10, a, b, c].into()))
     }
 
     #[test]

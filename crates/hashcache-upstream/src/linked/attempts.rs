@@ -27,8 +27,11 @@ pub(crate) struct Attempts {
 
 impl StreamFault {
     /// Returns the fault for a stream that failed with `error`.
-    pub(crate) fn of(error: &SendError, is_closed: bool) -> Self {
-        Self::new(Refused::of(error), error.is_of_connection() || is_closed)
+    pub(crate) fn from_send_error(error: &SendError, is_closed: bool) -> Self {
+        Self::new(
+            Refused::from_error(error),
+            error.is_of_connection() || is_closed,
+        )
     }
 
     pub(crate) fn new(refused: Refused, connection_broke: bool) -> Self {

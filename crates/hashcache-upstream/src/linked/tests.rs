@@ -665,7 +665,7 @@ async fn damaged_frames_are_never_given_and_cost_one_more_request_at_the_most() 
         let upstream = upstream().within(&cache);
         let _line = open(&upstream, &peer, &link).await;
         let before = cache.stats().memory_used_bytes;
-        let frames = || LinkCoding::of(&http::HeaderMap::new(), StoredHere::No);
+        let frames = || LinkCoding::new(&http::HeaderMap::new(), StoredHere::No);
         let get = |path, link| framed(&upstream, &peer, path, link);
         let text = b"from the parent".to_vec();
         assert_eq!(get("/frames", frames()).await, Ok((framed_text(), None)));

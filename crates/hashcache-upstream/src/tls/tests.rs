@@ -32,7 +32,7 @@ impl Trust {
     fn at(authorities: &[CertificateDer<'static>], clock: Arc<Clock>) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(authorities.iter().cloned());
-        Self::of(roots, clock)
+        Self::new(roots, clock)
     }
 }
 

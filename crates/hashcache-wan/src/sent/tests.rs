@@ -19,7 +19,7 @@ fn sketch(content: &[u8]) -> Sketch {
 fn object(key: &str, content: &[u8]) -> SentObject {
     SentObject {
         key: key.as_bytes().into(),
-        digest: Digest::of(content),
+        digest: Digest::from_content(content),
         length: content.len() as u64,
     }
 }

@@ -100,7 +100,7 @@ fn both_ends_read_the_dictionary_from_their_stores_even_when_it_is_replaced_mean
     }
     assert!(sent_bytes < 5_000, "{sent_bytes}");
     let stored = child.get(b"name").wait().unwrap();
-    let digest = hashcache_wan::digest::Digest::of(&new);
+    let digest = hashcache_wan::digest::Digest::from_content(&new);
     assert_eq!(stored.metadata(), &digest.0[..]);
     assert!(read(&stored, 0..u64::MAX) == new);
 }

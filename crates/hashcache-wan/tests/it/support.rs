@@ -59,7 +59,7 @@ pub fn encode(head: Head, content: &[u8], old: Option<&[u8]>, piece: usize) -> V
         }
     }
     let (digest, totals) = encoder.finish(&mut frames).unwrap();
-    assert_eq!(digest, Digest::of(content));
+    assert_eq!(digest, Digest::from_content(content));
     assert_eq!(totals.frame_bytes, frames.len() as u64);
     assert_eq!(totals.content_bytes, content.len() as u64);
     frames
@@ -86,7 +86,7 @@ pub fn decode(frames: &[u8], old: Option<&[u8]>, piece: usize) -> Received {
                 Ok(Event::Wants(range)) => decoder.give(&slice(old.unwrap(), &range)),
                 Ok(Event::Content(bytes)) => content.extend_from_slice(bytes),
                 Ok(Event::End(digest)) => {
-                    assert_eq!(digest, Digest::of(&content));
+                    assert_eq!(digest, Digest::from_content(&content));
                     end = Ok(());
                 }
                 Err(reason) => {

@@ -210,7 +210,7 @@ impl Flow {
         match &self.link {
             None => Some(allowance.clone()),
             Some(_) => {
-                let client = LinkTurn::of(request).map_or(0, |turn| turn.client);
+                let client = LinkTurn::from_fields(request).map_or(0, |turn| turn.client);
                 Some(allowance.of_client(client))
             }
         }
@@ -223,7 +223,7 @@ impl Flow {
     /// The turn of a request on a link.
     pub(super) fn turn(&self, request: &HeaderMap) -> Option<StreamTurn> {
         let turns = Arc::clone(&self.link.as_ref()?.turns);
-        let turn = LinkTurn::of(request)?;
+        let turn = LinkTurn::from_fields(request)?;
         Some(StreamTurn { turns, turn })
     }
 

@@ -294,7 +294,7 @@ where
     }
     let mut memory = memory;
     let upgrade = upgrade.zip(counted).zip(cell.take_tunnel());
-    let content = TunnelContent::of(response.headers());
+    let content = TunnelContent::from_fields(response.headers());
     if let Some(((upgrade, counted), tunnel)) = upgrade {
         let (reader, open, memory) = (flow.want_content(), flow.open(), memory.take());
         let turns = turn.as_ref().map(|turn| (turn.read(), turn.send()));

@@ -36,7 +36,7 @@ pub(super) enum TunnelContent {
 
 impl TunnelContent {
     /// The kind of tunnel for a response with these fields.
-    pub(super) fn of(fields: &HeaderMap) -> Self {
+    pub(super) fn from_fields(fields: &HeaderMap) -> Self {
         if fields.contains_key(HASHCACHE_LINK) {
             Self::Chunks
         } else {

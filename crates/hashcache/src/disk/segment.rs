@@ -158,7 +158,7 @@ pub(crate) fn last_opening(medium: &Medium, segment: u64, look: Look) -> Option<
     for _ in 0..2 {
         let is_first = |it: &BatchHeader| it.ordinal == 0 && it.device == medium.device_id;
         if let Some(header) = window.header(0).filter(is_first) {
-            return Some(LastOpening::of(&header));
+            return Some(LastOpening::from_header(&header));
         }
         if window.is_blank(FIRST_WINDOW_BYTES) {
             if look == Look::Short {
@@ -174,7 +174,7 @@ pub(crate) fn last_opening(medium: &Medium, segment: u64, look: Look) -> Option<
     let mut last: Option<LastOpening> = None;
     window.search(0, SEARCH_BYTES, |header| {
         if last.as_ref().is_none_or(|it| it.stamp < header.stamp) {
-            last = Some(LastOpening::of(header));
+            last = Some(LastOpening::from_header(header));
         }
         false
     });
@@ -196,7 +196,7 @@ pub(crate) struct LastOpening {
 }
 
 impl LastOpening {
-    fn of(header: &BatchHeader) -> Self {
+    fn from_header(header: &BatchHeader) -> Self {
         Self {
             lap: header.lap,
             stamp: header.stamp,

@@ -34,7 +34,7 @@ const GROUPED_CODE: u8 = 128;
 const RANKED_CODE: u8 = 64;
 
 impl IndexPolicy {
-    pub(crate) fn of(config: &Config) -> Self {
+    pub(crate) fn from_config(config: &Config) -> Self {
         Self {
             kind: config.policy,
             rows: config.rows,

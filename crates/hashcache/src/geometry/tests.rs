@@ -11,7 +11,9 @@ fn plan(size: u64) -> Result<Geometry, OpenError> {
 #[test]
 fn a_terabyte_takes_less_than_700_mb_of_index() {
     let geometry = plan(1_000_000_000_000).unwrap();
-    let index = geometry.index(IndexPolicy::of(&Config::new("x"))).bytes();
+    let index = geometry
+        .index(IndexPolicy::from_config(&Config::new("x")))
+        .bytes();
     assert!(index < 700_000_000, "{index}");
     assert_eq!(geometry.segment_bytes, 64 << 20);
     assert_eq!(geometry.unit_bytes, 512);
@@ -24,7 +26,7 @@ fn a_terabyte_takes_less_than_530_mb_with_log_lru_and_what_waits_less_than_a_bit
         ..Config::new("x")
     };
     let geometry = Geometry::plan(&config, 1_000_000_000_000).unwrap();
-    let index = geometry.index(IndexPolicy::of(&config));
+    let index = geometry.index(IndexPolicy::from_config(&config));
     assert!(index.bytes() < 530_000_000, "{}", index.bytes());
     let slots = index.rows() * 8;
     assert!((31 * slots / 8..32 * slots / 8).contains(&index.bytes()));
@@ -32,7 +34,7 @@ fn a_terabyte_takes_less_than_530_mb_with_log_lru_and_what_waits_less_than_a_bit
         grouped: true,
         ..config
     };
-    let index = geometry.index(IndexPolicy::of(&grouped));
+    let index = geometry.index(IndexPolicy::from_config(&grouped));
     assert!((35 * slots / 8..36 * slots / 8).contains(&index.bytes()));
 }
 
@@ -46,7 +48,7 @@ fn the_code_on_disk_tells_every_form_and_areas_have_room_for_rows_of_56_bytes() 
                 readmission,
                 ..Config::new("x")
             };
-            let policy = IndexPolicy::of(&config);
+            let policy = IndexPolicy::from_config(&config);
             assert_eq!(policy.grouped, grouped);
             assert_eq!(policy.ranked, readmission && kind == PolicyKind::Log);
             let geometry = Geometry::plan(&config, 1 << 30).unwrap();
@@ -93,7 +95,7 @@ fn what_is_told_of_the_index_is_what_its_parts_take() {
                 ..Config::new("x")
             };
             let geometry = Geometry::plan(&config, size).unwrap();
-            (geometry, IndexPolicy::of(&config))
+            (geometry, IndexPolicy::from_config(&config))
         };
         let is_near = |told: u64, shard: u64| {
             // Not counted: a word of padding for each array.

@@ -50,7 +50,10 @@ impl Probe {
 
     /// The set size that is read nearly as fast as a single block.
     pub fn set_bytes(&self) -> u32 {
-        set_bytes(&self.read_costs, Tolerance::of(self.reads_per_s))
+        set_bytes(
+            &self.read_costs,
+            Tolerance::from_reads_per_s(self.reads_per_s),
+        )
     }
 }
 

@@ -66,7 +66,7 @@ impl SystemMemory {
             let text = read(file)?;
             let available = value(&text, "MemAvailable:")?.saturating_mul(1024);
             let all = available.saturating_add(taken);
-            Some(Headroom::of(all, taken))
+            Some(Headroom::new(all, taken))
         });
         groups.chain(machine).reduce(|one, other| Headroom {
             to_stay: one.to_stay.min(other.to_stay),
@@ -77,7 +77,7 @@ impl SystemMemory {
 
 impl Headroom {
     /// Headroom below a `limit` in bytes when `used` bytes are taken.
-    fn of(limit: u64, used: u64) -> Self {
+    fn new(limit: u64, used: u64) -> Self {
         let left = |share: u64| {
             let mark = u128::from(limit) * u128::from(share) / 100;
             let mark = i64::try_from(mark).unwrap_or(i64::MAX);
@@ -127,9 +127,9 @@ impl ControlGroup {
             let files = self.files.iter().filter_map(|name| value(&stat, name));
             used = used.saturating_sub(files.sum());
         }
-        let room = Headroom::of(limit, used);
+        let room = Headroom::new(limit, used);
         // Even if other processes take little, hot objects take no more than the share to grow to.
-        let own = Headroom::of(limit, taken).to_grow;
+        let own = Headroom::new(limit, taken).to_grow;
         Some(Headroom {
             to_stay: room.to_stay.min(own),
             to_grow: room.to_grow,
@@ -245,9 +245,9 @@ mod tests {
 
     #[test]
     fn room_is_what_is_left_of_the_share() {
-        let room = Headroom::of(1000, 750);
+        let room = Headroom::new(1000, 750);
         assert_eq!((room.to_stay, room.to_grow), (50, -50));
-        let room = Headroom::of(u64::MAX, u64::MAX);
+        let room = Headroom::new(u64::MAX, u64::MAX);
         assert!(room.to_stay <= 0);
     }
 

@@ -138,7 +138,7 @@ impl Design {
     }
 
     /// The engine's form: as published, but `log` has two rows.
-    pub fn of(candidate: Candidate) -> Self {
+    pub fn from_candidate(candidate: Candidate) -> Self {
         let published = Self::published(candidate);
         match candidate {
             Candidate::Log => Self {
@@ -233,7 +233,7 @@ impl Design {
     pub(super) fn config(&self, object_bytes: u32, block_bytes: u32) -> Option<Config> {
         let ungrouped = match self.rows {
             Rows::One => Self::published(self.candidate),
-            Rows::Two => Self::of(self.candidate),
+            Rows::Two => Self::from_candidate(self.candidate),
         };
         let form = if self.grouped {
             ungrouped.grouped()
@@ -264,7 +264,7 @@ impl Design {
         );
         Some(Layout {
             slots,
-            index_bytes: geometry.index(IndexPolicy::of(&config)).bytes(),
+            index_bytes: geometry.index(IndexPolicy::from_config(&config)).bytes(),
             objects,
             reach: self.reach(slots as f64 / objects.max(1) as f64),
         })
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn two_rows_take_39_bits_a_slot_and_41_an_object() {
-        let log = Design::of(Candidate::Log);
+        let log = Design::from_candidate(Candidate::Log);
         assert_eq!(log.bits_per_slot(), 39.0);
         assert!(log.bits_per_object() <= 41.0);
         assert_eq!(log.grouped().bits_per_slot(), 47.0);
@@ -415,35 +415,37 @@ mod tests {
         };
         let packed = |rows| bits(rows, false);
         let (two, one) = (
-            Design::of(Candidate::Log),
+            Design::from_candidate(Candidate::Log),
             Design::published(Candidate::Log),
         );
         assert_eq!(two.bits_per_slot(), packed(Rows::Two));
         assert_eq!(one.bits_per_slot(), packed(Rows::One));
         let grouped = two.grouped().bits_per_slot();
         assert_eq!(grouped, bits(Rows::Two, true));
-        let log_lru = Design::of(Candidate::LogLru);
+        let log_lru = Design::from_candidate(Candidate::LogLru);
         let row = |grouped| f64::from(crate::policy::row_bits(grouped, 4));
         assert_eq!(log_lru.bits_per_slot() * 8.0, row(false));
         assert_eq!(log_lru.grouped().bits_per_slot() * 8.0, row(true));
-        let set_mem = Design::of(Candidate::SetMem);
+        let set_mem = Design::from_candidate(Candidate::SetMem);
         assert_eq!(set_mem.bits_per_slot(), f64::from(crate::policy::SLOT_BITS));
     }
 
     #[test]
     fn every_design_is_built_but_one_that_groups_what_has_no_position() {
         for candidate in [Candidate::Log, Candidate::LogLru] {
-            assert!(is_built(Design::of(candidate)));
-            assert!(is_built(Design::of(candidate).grouped()));
+            assert!(is_built(Design::from_candidate(candidate)));
+            assert!(is_built(Design::from_candidate(candidate).grouped()));
             assert!(is_built(Design::published(candidate)));
         }
-        assert!(!is_built(Design::of(Candidate::SetMem).grouped()));
+        assert!(!is_built(
+            Design::from_candidate(Candidate::SetMem).grouped()
+        ));
     }
 
     #[test]
     fn set_mem_lru_breaks_even_near_half_of_the_sets() {
         let at = |share| {
-            Design::of(Candidate::SetMemLru)
+            Design::from_candidate(Candidate::SetMemLru)
                 .holding(share)
                 .bits_per_slot()
         };
@@ -468,8 +470,8 @@ mod tests {
         let mb = |design| index_bytes(design, TB) / 1e6;
         near(mb(Design::published(Candidate::Log)), 580.0, 1.0);
         near(mb(Design::published(Candidate::SetMem)), 168.0, 1.0);
-        near(mb(Design::of(Candidate::Log)), 613.0, 1.0);
-        assert_eq!(mb(Design::of(Candidate::Set)), 0.0);
+        near(mb(Design::from_candidate(Candidate::Log)), 613.0, 1.0);
+        assert_eq!(mb(Design::from_candidate(Candidate::Set)), 0.0);
     }
 
     #[test]
@@ -481,7 +483,7 @@ mod tests {
         assert!(terabytes(bits(Candidate::Log)) > 2.0);
         assert!(terabytes(bits(Candidate::LogLru)) > 4.0);
         assert!(terabytes(bits(Candidate::SetMem)) > 12.0);
-        let set_mem = index_bytes(Design::of(Candidate::SetMem), TB);
+        let set_mem = index_bytes(Design::from_candidate(Candidate::SetMem), TB);
         assert!(set_mem < (2 * GIB / 10) as f64);
     }
 
@@ -502,7 +504,7 @@ mod tests {
     #[test]
     fn a_disk_table_has_slots_for_two_thirds_of_the_objects() {
         let layout = |candidate, disk| {
-            let layout = Design::of(candidate).layout(disk, WEB_OBJECT, WEB_OBJECT);
+            let layout = Design::from_candidate(candidate).layout(disk, WEB_OBJECT, WEB_OBJECT);
             layout.unwrap()
         };
         for disk in [10 << 30, TB, 16 * TB] {
@@ -519,8 +521,11 @@ mod tests {
         near(set_mem.slots as f64 / 1e6, 83.9, 0.1);
         near(set_mem.index_bytes as f64 / 1e6, 115.4, 0.1);
         near(set_mem.bits_per_slot(), 11.0, 1e-9);
-        let built =
-            Design::of(Candidate::SetMem).largest_built_disk(2 * GIB, WEB_OBJECT, WEB_OBJECT);
+        let built = Design::from_candidate(Candidate::SetMem).largest_built_disk(
+            2 * GIB,
+            WEB_OBJECT,
+            WEB_OBJECT,
+        );
         near(built.unwrap() as f64 / TB as f64, 18.6, 0.05);
     }
 
@@ -543,7 +548,7 @@ mod tests {
                 None => assert_eq!(index(TB), 0, "{design}"),
             }
         }
-        let log = Design::of(Candidate::Log);
+        let log = Design::from_candidate(Candidate::Log);
         assert_eq!(log.largest_built_disk(0, WEB_OBJECT, WEB_OBJECT), None);
     }
 
@@ -556,19 +561,27 @@ mod tests {
     fn false_reads_are_3_percent_at_8_ways_and_follow_the_ways() {
         let at = |ways| Design {
             ways,
-            ..Design::of(Candidate::SetMem)
+            ..Design::from_candidate(Candidate::SetMem)
         };
         near(at(4).false_reads(), 0.0156, 0.0002);
         near(at(8).false_reads(), 0.0309, 0.0001);
         near(at(16).false_reads(), 0.061, 0.0005);
         // The ninth bit pays for the second row.
-        near(Design::of(Candidate::Log).false_reads(), 0.031, 0.0003);
+        near(
+            Design::from_candidate(Candidate::Log).false_reads(),
+            0.031,
+            0.0003,
+        );
     }
 
     #[test]
     fn one_row_of_8_reaches_86_percent_and_a_single_block_63() {
         near(Design::published(Candidate::Log).reach(1.0), 0.86, 0.001);
-        near(Design::of(Candidate::Basic).reach(1.0), 0.632, 0.001);
+        near(
+            Design::from_candidate(Candidate::Basic).reach(1.0),
+            0.632,
+            0.001,
+        );
         // For 95 % one row would need 53.9 bits for every object it finds.
         near(one_row_reach(8, 1.348), 0.95, 0.001);
         near(38.0 * 1.348 / one_row_reach(8, 1.348), 53.9, 0.1);
@@ -576,12 +589,12 @@ mod tests {
 
     #[test]
     fn only_what_can_be_asked_for_counts_as_built() {
-        assert!(is_built(Design::of(Candidate::Log)));
-        assert!(is_built(Design::of(Candidate::Set)));
+        assert!(is_built(Design::from_candidate(Candidate::Log)));
+        assert!(is_built(Design::from_candidate(Candidate::Set)));
         assert!(is_built(Design::published(Candidate::Log)));
         let wider = Design {
             ways: 16,
-            ..Design::of(Candidate::Log)
+            ..Design::from_candidate(Candidate::Log)
         };
         assert!(!is_built(wider));
         assert!(wider.layout(TB, WEB_OBJECT, WEB_OBJECT).is_none());
@@ -595,10 +608,11 @@ mod tests {
         for disk in [1 << 30, 100 << 30, TB] {
             let config = Config::new("x");
             let geometry = Geometry::plan(&config, disk).unwrap();
-            let built = geometry.index(IndexPolicy::of(&config)).bytes();
+            let built = geometry.index(IndexPolicy::from_config(&config)).bytes();
             // Planned is with the bits of 1 TB.
             let spared = f64::from(LOG_WINDOW_BITS - geometry.windows().bits());
-            let planned = index_bytes(Design::of(Candidate::Log), disk) * (39.0 - spared) / 39.0;
+            let planned =
+                index_bytes(Design::from_candidate(Candidate::Log), disk) * (39.0 - spared) / 39.0;
             near(planned / built as f64, 1.0, 0.01);
         }
     }
@@ -615,11 +629,11 @@ mod tests {
                     ..Config::new("x")
                 };
                 let geometry = Geometry::plan(&config, disk).unwrap();
-                geometry.index(IndexPolicy::of(&config)).bytes() as f64
+                geometry.index(IndexPolicy::from_config(&config)).bytes() as f64
             };
             let built = bytes(PolicyKind::SetMemLru) / bytes(PolicyKind::SetMem);
             let held = f64::from(held_share) / 100.0;
-            let planned = Design::of(Candidate::SetMemLru).holding(held);
+            let planned = Design::from_candidate(Candidate::SetMemLru).holding(held);
             near(built / (planned.bits_per_slot() / 11.0), 1.0, 0.07);
         }
     }

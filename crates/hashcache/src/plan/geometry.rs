@@ -32,7 +32,7 @@ pub enum Tolerance {
 
 impl Tolerance {
     /// The tolerance for a device with this random read rate.
-    pub fn of(reads_per_s: f64) -> Self {
+    pub fn from_reads_per_s(reads_per_s: f64) -> Self {
         if reads_per_s < SPINNING_READS_MAX {
             Self::Spinning
         } else {
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_spins_is_told_from_flash_by_its_reads() {
-        assert_eq!(Tolerance::of(160.0), Tolerance::Spinning);
-        assert_eq!(Tolerance::of(8_000.0), Tolerance::Flash);
+        assert_eq!(Tolerance::from_reads_per_s(160.0), Tolerance::Spinning);
+        assert_eq!(Tolerance::from_reads_per_s(8_000.0), Tolerance::Flash);
     }
 }

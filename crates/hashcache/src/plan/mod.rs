@@ -58,7 +58,7 @@ pub struct Row {
 
 /// All designs in the engine, from least memory to most.
 pub fn designs() -> Vec<Design> {
-    let plain = |candidate| Design::of(candidate);
+    let plain = |candidate| Design::from_candidate(candidate);
     vec![
         plain(Candidate::Basic),
         plain(Candidate::Set),

@@ -566,7 +566,7 @@ pub(crate) fn stripe(
         names_max(shared.budget.limit(), config.device_paths().len() as u64),
         (!config.clock.is_manual()).then_some(config.batch_delay),
         LogAlignment::new(geometry),
-        IndexPolicy::of(config).grouped,
+        IndexPolicy::from_config(config).grouped,
     );
     stripe_with(config, opened, shared, threads, Arc::new(queue))
 }
@@ -580,7 +580,7 @@ fn stripe_with(
 ) -> Result<Arc<Stripe>, OpenError> {
     let system = |what| move |source| OpenError::System { what, source };
     let geometry = &opened.geometry;
-    let policy = IndexPolicy::of(config);
+    let policy = IndexPolicy::from_config(config);
     let index = geometry.index(policy);
     let rows = index.shard_rows;
     let shard = |n| {

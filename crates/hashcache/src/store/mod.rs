@@ -327,7 +327,7 @@ fn make(
         wall_clock: config.clock.unix_millis(),
         removes_forgotten_below: 0,
         removes_held_below: 0,
-        policy: IndexPolicy::of(config).code(),
+        policy: IndexPolicy::from_config(config).code(),
         policy_since: 0,
         placement: config.placement.number(),
         // No members yet.
@@ -443,7 +443,7 @@ fn agree(opened: &mut [Opened], placement: Placement) -> Result<u64, OpenError> 
 /// Sets the superblock fields for an open store.
 fn set_aside(config: &Config, opened: &mut Opened, next_version: u64) {
     let superblock = &mut opened.superblock;
-    let policy = IndexPolicy::of(config).code();
+    let policy = IndexPolicy::from_config(config).code();
     if superblock.policy != policy {
         // The lists of another policy do not continue the checkpoints of this policy, neither now
         // nor later.

@@ -73,7 +73,7 @@ pub(crate) fn recover(
     } else if stripe.index.shape.stays_on_disk() {
         with_rows_on_disk(writer)?;
     } else {
-        let basis = Basis::of(writer, &stripe)?;
+        let basis = Basis::new(writer, &stripe)?;
         basis.replay(writer, &(0..SHARDS));
     }
     go_on(&stripe)?;
@@ -89,7 +89,7 @@ pub(crate) fn recover(
 fn with_rows_on_disk(writer: &mut DeviceWriter) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&writer.stripe);
     let most = (!writer.was_clean).then(|| Widened::all(&stripe)).flatten();
-    let basis = Basis::of(writer, &stripe)?;
+    let basis = Basis::new(writer, &stripe)?;
     // Nothing was written since the checkpoint, so no position is displaced.
     let is_all = |it: &Restored| writer.was_clean && it.cursor.stamp != 0;
     if basis.restored.as_ref().is_some_and(is_all) {
@@ -118,7 +118,7 @@ impl Widened {
     fn all(stripe: &Stripe) -> Option<Self> {
         let bytes = stripe.index.shape.widened_bytes() * SHARDS as u64;
         let reservation = stripe.medium.budget.reserve_free(bytes)?;
-        Some(Self::of(stripe, 0..SHARDS, Some(reservation)))
+        Some(Self::new(stripe, 0..SHARDS, Some(reservation)))
     }
 
     /// Widens as many shards as there is memory for, starting at `first`, but at least one.
@@ -127,7 +127,7 @@ impl Widened {
         while count > 1 {
             let bytes = stripe.index.shape.widened_bytes() * count as u64;
             if let Some(reservation) = stripe.medium.budget.reserve_free(bytes) {
-                return Self::of(stripe, first..first + count, Some(reservation));
+                return Self::new(stripe, first..first + count, Some(reservation));
             }
             count = count.div_ceil(2);
         }
@@ -135,10 +135,10 @@ impl Widened {
             .medium
             .budget
             .reserve_free(stripe.index.shape.widened_bytes());
-        Self::of(stripe, first..first + 1, reservation)
+        Self::new(stripe, first..first + 1, reservation)
     }
 
-    fn of(stripe: &Stripe, shards: Range<usize>, reservation: Option<Reservation>) -> Self {
+    fn new(stripe: &Stripe, shards: Range<usize>, reservation: Option<Reservation>) -> Self {
         for n in shards.clone() {
             if let Some(log) = stripe.shard_at(n).policy.log_mut() {
                 log.widen();
@@ -174,7 +174,7 @@ fn made_anew(
         let some = match widened.take() {
             Some(all) => all,
             None if stays_on_disk => Widened::from(&stripe, first),
-            None => Widened::of(&stripe, 0..SHARDS, None),
+            None => Widened::new(&stripe, 0..SHARDS, None),
         };
         let shards = some.shards.clone();
         first = shards.end;
@@ -209,8 +209,8 @@ fn made_anew(
 fn grow(writer: &mut DeviceWriter, pre_growth: &PreGrowth) -> Result<(), RecoverError> {
     let stripe = Arc::clone(&writer.stripe);
     writer.stripe = Arc::clone(&pre_growth.stripe);
-    let old = Widened::of(&pre_growth.stripe, 0..SHARDS, None);
-    let basis = Basis::of(writer, &stripe);
+    let old = Widened::new(&pre_growth.stripe, 0..SHARDS, None);
+    let basis = Basis::new(writer, &stripe);
     if let Ok(basis) = &basis {
         basis.replay(writer, &old.shards);
     }
@@ -261,7 +261,7 @@ impl Basis {
     ///
     /// # Errors
     /// If the device fails to write, or if the store was closed in the meantime.
-    fn of(writer: &mut DeviceWriter, served: &Stripe) -> Result<Self, RecoverError> {
+    fn new(writer: &mut DeviceWriter, served: &Stripe) -> Result<Self, RecoverError> {
         let stripe = Arc::clone(&writer.stripe);
         let serial = writer.superblock.checkpoint_serial;
         let forgotten_below = writer.superblock.removes_forgotten_below;

@@ -75,7 +75,7 @@ pub(crate) fn memory_needed<'a>(
         } else {
             batch
         };
-        let index = geometry.index(IndexPolicy::of(config));
+        let index = geometry.index(IndexPolicy::from_config(config));
         let parts = if index.stays_on_disk() { 3 } else { 2 };
         index
             .bytes()
@@ -101,7 +101,7 @@ pub(crate) fn content_bytes_min<'a>(geometries: impl IntoIterator<Item = &'a Geo
 
 /// Memory for the index of the layout before a device grew, with all positions.
 pub(crate) fn pre_growth_bytes(config: &Config, pre_growth: &Geometry) -> u64 {
-    let index = pre_growth.index(IndexPolicy::of(config));
+    let index = pre_growth.index(IndexPolicy::from_config(config));
     let widened = index.widened_bytes().saturating_mul(SHARDS as u64);
     index.bytes().saturating_add(widened)
 }

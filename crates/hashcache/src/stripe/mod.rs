@@ -356,7 +356,7 @@ impl Stripe {
             Mask::Name => {
                 shard.removing.insert(key, version);
             }
-            Mask::Range => shard.hidden.hide(KeyRange::of(key), version),
+            Mask::Range => shard.hidden.hide(KeyRange::from_key(key), version),
         }
         (version, known || masked, dropped)
     }

@@ -378,7 +378,10 @@ fn what_a_ban_took_is_not_found_by_a_read_whose_slot_was_cleared_with_a_range_be
     for policy in TABLES {
         let found = found_beside_a_ban(policy, |cache, stripe, key| {
             let version = stripe.draw_version();
-            stripe.shard(key).hidden.hide(KeyRange::of(key), version);
+            stripe
+                .shard(key)
+                .hidden
+                .hide(KeyRange::from_key(key), version);
             stripe.queue.clear_hidden();
             while stripe.view(key).hidden.any() {
                 assert!(cache.flush().wait());
@@ -415,7 +418,7 @@ fn while_a_range_is_hidden_a_look_in_memory_does_not_say_that_a_name_is_missing(
         stripe
             .shard(key)
             .hidden
-            .hide(KeyRange::of(key), stripe.draw_version());
+            .hide(KeyRange::from_key(key), stripe.draw_version());
         let recalled = stripe.recall_head(key, b"name");
         assert!(matches!(recalled, Recalled::Unsure), "{policy:?}");
     }

@@ -71,7 +71,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    pub(super) fn of(stripe: &Stripe) -> Self {
+    pub(super) fn from_stripe(stripe: &Stripe) -> Self {
         Self {
             open: stripe.log.open_segment(),
             count: stripe.medium.geometry.segments,
@@ -83,7 +83,7 @@ impl Segments {
     /// The segments as of the moment when segment `open` was open, starting with the last of the
     /// `begun` segments; `None` if there cannot have been such a moment.
     pub(super) fn resumed(stripe: &Stripe, open: (u64, u64), begun: u64) -> Option<Self> {
-        let all = Self::of(stripe);
+        let all = Self::from_stripe(stripe);
         let (segment, lap) = open;
         let (now, now_lap) = all.open;
         let is_past = segment < all.count && (lap, segment) <= (now_lap, now);
@@ -163,7 +163,9 @@ impl StripeScan {
             }
             match &mut self.stage {
                 Stage::Over => return None,
-                Stage::Pending(SHARDS) => self.stage = Stage::Segments(Segments::of(stripe)),
+                Stage::Pending(SHARDS) => {
+                    self.stage = Stage::Segments(Segments::from_stripe(stripe));
+                }
                 Stage::Pending(shard) => {
                     let objects = stripe.pending_objects(*shard);
                     *shard += 1;

@@ -198,7 +198,7 @@ impl StripeWalk {
 fn after_pending(stripe: &Stripe) -> Stage {
     match stripe.medium.geometry.family {
         Family::Table => Stage::Set(0),
-        Family::Log => Stage::Log(LogWalk::new(Segments::of(stripe), 0, 0)),
+        Family::Log => Stage::Log(LogWalk::new(Segments::from_stripe(stripe), 0, 0)),
     }
 }
 

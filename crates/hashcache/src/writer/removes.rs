@@ -275,7 +275,7 @@ impl DeviceWriter {
             return Ok(());
         }
         let ranges: u64 = self.stripe.views().map(|it| it.hidden.count()).sum();
-        let first = KeyRange::of(KeyHash { high: 0, low: 0 });
+        let first = KeyRange::from_key(KeyHash { high: 0, low: 0 });
         let sets = first.sets(self.stripe.medium.geometry.sets);
         let sets_of_each = sets.end() - sets.start() + 1;
         if ranges.saturating_mul(sets_of_each) <= CLOSING_SETS {

@@ -295,7 +295,7 @@ async fn measure(
     }
     let mut medians = vec![];
     for (contender, done) in &running {
-        let figures = Figures::of(done);
+        let figures = Figures::from_rounds(done);
         tell(&what, contender.name, &figures, &mut campaign.report);
         medians.push((contender.name, figures));
     }
@@ -414,7 +414,7 @@ struct Figures {
 }
 
 impl Figures {
-    fn of(rounds: &[Round]) -> Self {
+    fn from_rounds(rounds: &[Round]) -> Self {
         Self {
             cpu_ns: median(rounds, |round| round.cpu_ns),
             per_second: median(rounds, |round| round.load.per_second),

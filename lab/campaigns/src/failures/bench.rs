@@ -179,7 +179,7 @@ impl Cell {
         );
         let is_death = |line: &&str| DEATHS.iter().any(|words| line.contains(words));
         let deaths = said.lines().filter(is_death).count();
-        Ok(Figures::of(&samples, fault_at, back, deaths))
+        Ok(Figures::new(&samples, fault_at, back, deaths))
     }
 }
 
@@ -332,7 +332,7 @@ fn free_udp_address() -> anyhow::Result<SocketAddr> {
 }
 
 impl Figures {
-    fn of(samples: &[Sample], fault_at: Instant, back: Option<Duration>, deaths: usize) -> Self {
+    fn new(samples: &[Sample], fault_at: Instant, back: Option<Duration>, deaths: usize) -> Self {
         let is_before = |sample: &&Sample| sample.begun + sample.took < fault_at;
         let (before, with): (Vec<_>, Vec<_>) = samples.iter().partition(is_before);
         let usual = Durations::new(before.iter().map(|sample| sample.took).collect()).median();

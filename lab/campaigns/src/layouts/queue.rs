@@ -34,7 +34,7 @@ pub struct Load {
 impl Load {
     /// Serves requests that arrive at random times, `offered` in a second. A response of an origin
     /// server takes `origin_s` seconds.
-    pub fn of(services: &[Service], offered: f64, origin_s: f64, seed: u64) -> Self {
+    pub fn new(services: &[Service], offered: f64, origin_s: f64, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let (mut arrival, mut free, mut last) = (0.0_f64, 0.0_f64, 0.0_f64);
         let (mut waited, mut fetched) = (0.0, 0.0);
@@ -71,7 +71,7 @@ mod tests {
             disk_ns: disk_ms * 1_000_000,
             fetched_bytes: (n % 2 == 0).then_some(1000),
         });
-        Load::of(&services.collect::<Vec<_>>(), offered, 1.0, 1)
+        Load::new(&services.collect::<Vec<_>>(), offered, 1.0, 1)
     }
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn no_requests_make_no_load() {
-        let load = Load::of(&[], 10.0, 1.0, 1);
+        let load = Load::new(&[], 10.0, 1.0, 1);
         assert_eq!((load.throughput, load.response_ms), (0.0, 0.0));
     }
 }

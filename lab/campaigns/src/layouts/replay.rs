@@ -178,7 +178,7 @@ impl Job {
         let distances = replay.distances();
         let within: Vec<(u64, u64)> = distances.within().collect();
         let loads = self.loads.iter();
-        let loads = loads.map(|rate| Load::of(&services.noted, *rate, ORIGIN_S, self.seed));
+        let loads = loads.map(|rate| Load::new(&services.noted, *rate, ORIGIN_S, self.seed));
         Ok(Outcome {
             mean_free_bytes: replay.mean_free_bytes(),
             free,

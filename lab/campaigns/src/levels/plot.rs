@@ -34,7 +34,7 @@ const POINT_MAX: usize = 995;
 
 /// The picture of all curves. The axis of time is logarithmic, from one power of ten to another.
 pub fn picture(curves: &[Curve]) -> String {
-    let axis = Axis::of(curves);
+    let axis = Axis::from_curves(curves);
     let mut body = frame(&axis);
     body.extend(curves.iter().map(|curve| axis.curve(curve)));
     body += &legend(curves);
@@ -49,7 +49,7 @@ struct Axis {
 }
 
 impl Axis {
-    fn of(curves: &[Curve]) -> Self {
+    fn from_curves(curves: &[Curve]) -> Self {
         let logs = curves.iter().flat_map(|curve| {
             [0, POINT_MAX].map(|per_mille| log_millis(curve.times.quantile(per_mille)))
         });

@@ -22,7 +22,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    fn of(group: &Cgroup) -> anyhow::Result<Self> {
+    fn new(group: &Cgroup) -> anyhow::Result<Self> {
         Ok(Self {
             anonymous: group.count("memory.stat", "total_rss ")?,
             shared: group.count("memory.stat", "total_shmem ")?,
@@ -71,11 +71,11 @@ impl Sampler {
     /// Starts the thread.
     pub fn start(group: Arc<Cgroup>) -> anyhow::Result<Self> {
         let shared = Arc::new(Shared::default());
-        *shared.lock() = Memory::of(&group)?;
+        *shared.lock() = Memory::new(&group)?;
         let kept = shared.clone();
         let thread = thread::spawn(move || {
             while !kept.stop.load(Relaxed) {
-                let now = Memory::of(&group)?;
+                let now = Memory::new(&group)?;
                 let mut peak = kept.lock();
                 *peak = peak.max(now);
                 drop(peak);

@@ -90,7 +90,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
         "at least one run, request and client are needed, and at most {CLIENTS_MAX} clients"
     );
     // First: to build a proxy may need the network.
-    let lack = Abilities::of(campaign.binary()?)?.lack(Feature::Summary);
+    let lack = Abilities::from_binary(campaign.binary()?)?.lack(Feature::Summary);
     let network = Network::make(PROXIES)?;
     network.join_clients()?;
     run_on(args.load_processor)?;
@@ -194,7 +194,7 @@ impl Results<'_> {
     }
 
     fn figure(&self, variant: Variant, figure: impl Fn(&Outcome) -> u64) -> Spread {
-        Spread::of(self.of(variant).iter().map(figure).collect())
+        Spread::from_samples(self.of(variant).iter().map(figure).collect())
     }
 
     /// A row for each variant that ran.
@@ -263,7 +263,7 @@ impl Results<'_> {
             .iter()
             .zip(self.of(Variant::Summaries));
         let ratios = pairs.map(|(without, with)| with.cpu_ns * 1000 / without.cpu_ns.max(1));
-        let ratio = Spread::of(ratios.collect());
+        let ratio = Spread::from_samples(ratios.collect());
         let held = ratio.median <= CPU_PER_MILLE_MAX;
         report.figures(
             format!("{}: processor time of summaries", self.table),
@@ -334,7 +334,7 @@ struct Spread {
 
 impl Spread {
     /// All zero without runs.
-    fn of(all: Vec<u64>) -> Self {
+    fn from_samples(all: Vec<u64>) -> Self {
         let mut sorted = all.clone();
         sorted.sort_unstable();
         Self {

@@ -77,12 +77,12 @@ impl Chart {
     /// The text of the file.
     pub fn svg(&self) -> String {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
-        let x = Length::of(&self.x, points().map(|point| point.x));
+        let x = Length::new(&self.x, points().map(|point| point.x));
         let upwards = points().flat_map(|point| {
             let (least, most) = point.range.unwrap_or((point.y, point.y));
             [point.y, least, most]
         });
-        let y = Length::of(&self.y, upwards);
+        let y = Length::new(&self.y, upwards);
         let mut body = words(MARGIN, 26.0, Anchor::Start, 16, &self.title);
         body += &words(MARGIN, TOP - 12.0, Anchor::Start, 13, &self.y.label);
         let middle = f64::midpoint(LEFT, RIGHT);
@@ -168,7 +168,7 @@ struct Length {
 }
 
 impl Length {
-    fn of(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
+    fn new(axis: &Axis, values: impl Iterator<Item = f64>) -> Self {
         let scale = axis.scale;
         let values = values.filter(|value| value.is_finite());
         let (least, most) = values.fold((f64::MAX, f64::MIN), |(least, most), value| {

@@ -102,7 +102,7 @@ pub struct Spread {
 
 impl Spread {
     /// Of some values; `None` of none.
-    pub fn of(values: Vec<f64>) -> Option<Self> {
+    pub fn from_values(values: Vec<f64>) -> Option<Self> {
         Some(Self {
             median: median(values.iter().copied(), f64::total_cmp)?,
             least: values.iter().copied().min_by(f64::total_cmp)?,
@@ -261,11 +261,11 @@ mod tests {
 
     #[test]
     fn numbers_of_several_runs_have_their_range() {
-        let spread = Spread::of(vec![30.0, 1_000.0, 20.0]).unwrap();
+        let spread = Spread::from_values(vec![30.0, 1_000.0, 20.0]).unwrap();
         assert_eq!(spread.show(0), "30 (20 to 1,000)");
-        assert_eq!(Spread::of(vec![1.0, 2.0]).unwrap().median, 1.0);
+        assert_eq!(Spread::from_values(vec![1.0, 2.0]).unwrap().median, 1.0);
         assert_eq!(Spread::one(1_234_567.891).show(2), "1,234,567.89");
-        assert_eq!(Spread::of(vec![]), None);
+        assert_eq!(Spread::from_values(vec![]), None);
         assert_eq!(number(-1_000.0, 1), "-1,000.0");
     }
 

@@ -319,7 +319,7 @@ fn crossing(runs: &[Value], scheme: &str) -> String {
             let mut own = crossings.filter(|it| it["scheme"] == scheme);
             own.next()?[key].as_f64()
         });
-        Spread::of(values.collect())
+        Spread::from_values(values.collect())
     };
     match (found("lifetime_days"), found("stale_share")) {
         (Some(days), Some(stale)) => format!(
@@ -334,7 +334,7 @@ fn crossing(runs: &[Value], scheme: &str) -> String {
 fn spread(runs: &[Value], figure: impl Fn(&Value) -> Option<f64>) -> anyhow::Result<Spread> {
     let figures: Option<Vec<f64>> = runs.iter().map(figure).collect();
     figures
-        .and_then(Spread::of)
+        .and_then(Spread::from_values)
         .context("a scheme lacks a figure")
 }
 

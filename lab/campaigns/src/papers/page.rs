@@ -324,7 +324,7 @@ mod tests {
     fn drawn() -> State {
         let bars = Drawing::Bars(vec![Bar {
             label: "SQUID".to_owned(),
-            value: Spread::of(vec![90.0, 94.5, 99.0]).unwrap(),
+            value: Spread::from_values(vec![90.0, 94.5, 99.0]).unwrap(),
             paper: Some(27.0),
             is_ours: true,
         }]);

@@ -105,11 +105,11 @@ impl Kept {
 
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         let rows = self.value["report"]["rows"].as_array();
-        rows.into_iter().flatten().map(Row::of)
+        rows.into_iter().flatten().map(Row::new)
     }
 
     #[cfg(test)]
-    pub fn of(value: Value) -> Self {
+    pub fn from_value(value: Value) -> Self {
         Self { value }
     }
 }
@@ -137,7 +137,7 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn of(row: &'a Value) -> Self {
+    fn new(row: &'a Value) -> Self {
         let text = |name: &str| row[name].as_str().unwrap_or_default();
         let what = text("what");
         let (load, server) = what.split_once(": ").unwrap_or(("", what));

@@ -419,7 +419,7 @@ mod tests {
             "wrong": 0,
         });
         let row = json!({ "what": "nginx, threads", "verdict": "-", "figures": figures });
-        let kept = Kept::of(json!({ "report": { "rows": [row] } }));
+        let kept = Kept::from_value(json!({ "report": { "rows": [row] } }));
         let text = section(Part::Restart, &kept);
         assert!(text.contains(
             "| nginx, threads | 5 | no hit in 2 of 3 runs | 1.000 | 0.000 | 0.000 | 0 |"

@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn kept(rows: &[Value]) -> Kept {
-        Kept::of(json!({ "report": { "rows": rows } }))
+        Kept::from_value(json!({ "report": { "rows": rows } }))
     }
 
     #[test]

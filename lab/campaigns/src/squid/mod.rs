@@ -49,7 +49,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     let installed = Installed::find(args.squid.as_deref())?;
     campaign.report.tell("Squid", &installed.version);
     let mut bench = Bench {
-        abilities: Abilities::of(campaign.binary()?)?,
+        abilities: Abilities::from_binary(campaign.binary()?)?,
         installed,
         site: Site::start(args.short).await?,
         only: args.only.clone(),

@@ -121,7 +121,7 @@ pub struct Abilities(String);
 
 impl Abilities {
     /// Asks the binary.
-    pub fn of(binary: &Path) -> anyhow::Result<Self> {
+    pub fn from_binary(binary: &Path) -> anyhow::Result<Self> {
         let output = Command::new(binary)
             .args(["config", "example"])
             .output()

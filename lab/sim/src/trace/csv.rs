@@ -21,7 +21,7 @@ pub struct Columns {
 
 impl Columns {
     /// Reads the first line; `None` if no column has URLs.
-    pub fn of(line: &[u8]) -> Option<Self> {
+    pub fn from_line(line: &[u8]) -> Option<Self> {
         let line = line.trim_ascii_end();
         let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
         let names: Vec<&[u8]> = line

@@ -89,7 +89,7 @@ pub enum FieldName {
 }
 
 impl FieldName {
-    fn of(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         let known = [
             ("accept", Self::Accept),
             ("cache-control", Self::CacheControl),
@@ -129,7 +129,7 @@ impl<'de> Visitor<'de> for FieldsVisitor {
         }
         let mut kept = vec![];
         while let Some(Field { name, value }) = fields.next_element()? {
-            if let Some(name) = FieldName::of(&name)
+            if let Some(name) = FieldName::from_name(&name)
                 && kept.len() < FIELDS_MAX
             {
                 kept.push((name, value.into_boxed_str()));

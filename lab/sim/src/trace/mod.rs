@@ -80,7 +80,7 @@ impl Format {
     ];
 
     /// What the first bytes of a trace are written in, if they tell.
-    fn of(head: &[u8]) -> Option<Self> {
+    fn from_head(head: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.fits(head))
     }
 
@@ -94,7 +94,7 @@ impl Format {
             }
             Self::Csv => lines
                 .next()
-                .is_some_and(|line| csv::Columns::of(line).is_some()),
+                .is_some_and(|line| csv::Columns::from_line(line).is_some()),
             Self::Oracle => oracle::fits(head),
             Self::Json => lines.any(|line| json_log::parse(line, &mut scratch).is_ok()),
             Self::Squid => lines.any(|line| squid::parse(line).is_ok()),
@@ -219,7 +219,7 @@ impl Trace {
         }
         let format = match format {
             Some(format) => format,
-            None => Format::of(&head).ok_or(TraceError::Unknown)?,
+            None => Format::from_head(&head).ok_or(TraceError::Unknown)?,
         };
         let mut lines = Lines::new(Box::new(Cursor::new(head).chain(input)));
         let parser = match format {
@@ -231,7 +231,7 @@ impl Trace {
             Format::Csv => Parser::Csv(match lines.next_line()? {
                 Some(Line {
                     bytes: Ok(first), ..
-                }) => csv::Columns::of(first).ok_or(TraceError::Columns)?,
+                }) => csv::Columns::from_line(first).ok_or(TraceError::Columns)?,
                 _ => return Err(TraceError::Columns),
             }),
             Format::Har => {

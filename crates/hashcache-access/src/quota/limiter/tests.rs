@@ -71,7 +71,7 @@ fn plan(limits: Vec<LimitSettings>) -> Arc<LimitPlan> {
 
 fn client(last: u8) -> Sender<'static> {
     Sender {
-        client: Network::of(IpAddr::from([192, 0, 2, last])),
+        client: Network::containing(IpAddr::from([192, 0, 2, last])),
         user: None,
     }
 }
@@ -81,7 +81,7 @@ const ALL: u64 = u64::MAX;
 
 /// Moves content from there for so long; returns the bytes.
 async fn transfer(limits: RequestLimits, from: ContentFrom, time: Duration) -> u64 {
-    let mut throttle = Throttle::of(&limits, from).unwrap();
+    let mut throttle = Throttle::new(&limits, from).unwrap();
     let (start, mut moved) = (Instant::now(), 0);
     while let Ok(room) = poll_fn(|context| throttle.poll_room(context)).await {
         if start.elapsed() >= time {
@@ -183,7 +183,7 @@ async fn the_lowest_of_several_limits_decides_and_small_pieces_lose_nothing() {
     let (start, mut moved) = (Instant::now(), 0);
     while start.elapsed() < TEN_MINUTES {
         let limits = limiter.of_request(&plan, ALL, client(3));
-        let mut throttle = Throttle::of(&limits, ContentFrom::Store).unwrap();
+        let mut throttle = Throttle::new(&limits, ContentFrom::Store).unwrap();
         let mut left = 3000;
         while left > 0 {
             let room = poll_fn(|context| throttle.poll_room(context))
@@ -264,13 +264,13 @@ async fn a_used_up_quota_slows_content_of_origins_and_no_other() {
     }]);
     let limits = limiter.of_request(&plan, ALL, client(1));
     assert!(limits.check_quota().is_ok());
-    assert!(Throttle::of(&limits, ContentFrom::Store).is_none());
+    assert!(Throttle::new(&limits, ContentFrom::Store).is_none());
     let moved = transfer(limits.clone(), ContentFrom::Origin, TEN_MINUTES).await;
     assert!(is_close(moved, 10 * MIB + 600 * 64 * KIB), "{moved}");
     assert!(limits.check_quota().is_ok(), "it is not refused");
     // Another client has another quota.
     let other = limiter.of_request(&plan, ALL, client(2));
-    let mut throttle = Throttle::of(&other, ContentFrom::Origin).unwrap();
+    let mut throttle = Throttle::new(&other, ContentFrom::Origin).unwrap();
     for _ in 0..10 {
         let room = poll_fn(|context| throttle.poll_room(context)).await;
         throttle.spend(room.unwrap());
@@ -416,7 +416,7 @@ fn a_reload_keeps_what_was_used_and_takes_the_new_limit() {
 /// One of many clients.
 fn numbered(number: u32) -> Sender<'static> {
     Sender {
-        client: Network::of(IpAddr::from(number.to_be_bytes())),
+        client: Network::containing(IpAddr::from(number.to_be_bytes())),
         user: None,
     }
 }
@@ -471,7 +471,7 @@ fn many_clients_take_bounded_memory_and_none_gets_its_quota_anew() {
     let before = known();
     for last in 0..1000u128 {
         let address = 0x2001_0db8_u128 << 96 | last;
-        let client = Network::of(IpAddr::from(std::net::Ipv6Addr::from_bits(address)));
+        let client = Network::containing(IpAddr::from(std::net::Ipv6Addr::from_bits(address)));
         let sender = Sender { client, user: None };
         limiter.of_request(&plan, ALL, sender);
     }

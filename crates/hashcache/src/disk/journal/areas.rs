@@ -55,7 +55,7 @@ pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> ChosenSet {
         _ => 0,
     };
     let highest = areas.iter().flatten().map(bears).max().unwrap_or(0);
-    let [one, other] = areas.map(Area::of);
+    let [one, other] = areas.map(Area::from_blocks);
     let (lines, first, is_doubled) = match (one, other) {
         (Area::Blank, Area::Blank) => (Some(Vec::new()), 0, true),
         (Area::Whole(one, lines), Area::Whole(other, others)) => {
@@ -79,7 +79,7 @@ pub(super) fn choose(areas: [Vec<AreaBlock>; 2], clean: bool) -> ChosenSet {
 }
 
 impl Area {
-    fn of(blocks: Vec<AreaBlock>) -> Self {
+    fn from_blocks(blocks: Vec<AreaBlock>) -> Self {
         let any_unreadable = blocks.iter().any(AreaBlock::is_unreadable);
         // A set starts in the first block, so if that is blank, there is no set.
         let mut rest = blocks.iter();

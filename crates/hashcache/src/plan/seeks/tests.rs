@@ -13,11 +13,15 @@ fn published_rate(candidate: Candidate, seeks_per_s: f64) -> f64 {
 }
 
 fn engine_rate(candidate: Candidate, seeks_per_s: f64) -> f64 {
-    rate(Design::of(candidate), Accounting::Engine, seeks_per_s)
+    rate(
+        Design::from_candidate(candidate),
+        Accounting::Engine,
+        seeks_per_s,
+    )
 }
 
 fn grouped_log(seeks_per_s: f64) -> f64 {
-    let design = Design::of(Candidate::Log).grouped();
+    let design = Design::from_candidate(Candidate::Log).grouped();
     rate(design, Accounting::Engine, seeks_per_s)
 }
 
@@ -105,7 +109,7 @@ fn a_put_takes_the_seeks_that_the_bench_measures() {
         (Candidate::SetMem, 1.15),
         (Candidate::Log, 0.11),
     ] {
-        let design = Design::of(candidate);
+        let design = Design::from_candidate(candidate);
         let found = predict(&design, &Workload::default(), Accounting::Engine, &disk);
         let seeks = found.seeks_per_put();
         assert!((seeks - measured).abs() < 0.05, "{design}: {seeks}");
@@ -120,7 +124,7 @@ fn without_related_objects_a_group_is_worth_no_more_than_its_longer_tag() {
         ..Workload::default()
     };
     let rate = |design: Design| predict(&design, &alone, Accounting::Engine, &disk).requests_per_s;
-    let log = Design::of(Candidate::Log);
+    let log = Design::from_candidate(Candidate::Log);
     let with_the_tag = Design {
         tag_bits: log.grouped().tag_bits,
         ..log
@@ -131,7 +135,7 @@ fn without_related_objects_a_group_is_worth_no_more_than_its_longer_tag() {
 #[test]
 fn set_mem_lru_lies_between_set_and_set_mem_by_the_share_it_holds() {
     let at = |share| {
-        let design = Design::of(Candidate::SetMemLru).holding(share);
+        let design = Design::from_candidate(Candidate::SetMemLru).holding(share);
         rate(design, Accounting::Engine, 70.0)
     };
     // `set-mem` never reads a set again to write to it, as `basic` need not.
@@ -145,13 +149,13 @@ fn log_lru_that_holds_all_positions_reads_as_log_does() {
     let disk = DiskRates::with_seeks(70.0);
     let of =
         |design: Design| predict(&design, &Workload::default(), Accounting::Engine, &disk).seeks;
-    let all = of(Design::of(Candidate::LogLru).holding(1.0));
+    let all = of(Design::from_candidate(Candidate::LogLru).holding(1.0));
     let log = of(Design::published(Candidate::Log));
     assert_eq!((all.per_hit, all.per_miss), (log.per_hit, log.per_miss));
-    let half = of(Design::of(Candidate::LogLru));
+    let half = of(Design::from_candidate(Candidate::LogLru));
     near(half.per_hit, 1.05, 1e-9);
     // A page is one read, and each object of it whose position is on disk is one of its row.
-    let pages = of(Design::of(Candidate::LogLru).grouped());
+    let pages = of(Design::from_candidate(Candidate::LogLru).grouped());
     near(pages.per_hit, 0.45, 1e-9);
 }
 
@@ -159,7 +163,7 @@ fn log_lru_that_holds_all_positions_reads_as_log_does() {
 fn the_engines_cells_are_those_of_the_policy_table() {
     let disk = DiskRates::with_seeks(70.0);
     let of = |candidate| {
-        let design = Design::of(candidate);
+        let design = Design::from_candidate(candidate);
         predict(&design, &Workload::default(), Accounting::Engine, &disk).seeks
     };
     assert_eq!(
@@ -204,7 +208,7 @@ fn on_a_fast_device_batches_are_full() {
         write_bytes_per_s: 1e9,
     };
     let found = predict(
-        &Design::of(Candidate::Log),
+        &Design::from_candidate(Candidate::Log),
         &Workload::default(),
         Accounting::Engine,
         &disk,

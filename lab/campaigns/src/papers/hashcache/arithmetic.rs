@@ -28,11 +28,14 @@ pub fn table_7(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         predict(&design, &workload, Accounting::Published, &disk).requests_per_s
     };
     let designs = [
-        (Design::of(Candidate::Basic), Some(45.0)),
-        (Design::of(Candidate::Set), Some(45.0)),
-        (Design::of(Candidate::SetMem), Some(75.0)),
-        (Design::of(Candidate::Log), None),
-        (Design::of(Candidate::Log).grouped(), Some(275.0)),
+        (Design::from_candidate(Candidate::Basic), Some(45.0)),
+        (Design::from_candidate(Candidate::Set), Some(45.0)),
+        (Design::from_candidate(Candidate::SetMem), Some(75.0)),
+        (Design::from_candidate(Candidate::Log), None),
+        (
+            Design::from_candidate(Candidate::Log).grouped(),
+            Some(275.0),
+        ),
     ];
     let (mut of_paper, mut of_engine) = (vec![], vec![]);
     for (design, measured) in designs {
@@ -52,7 +55,7 @@ pub fn table_7(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
             .iter()
             .filter_map(|bar| Some(bar.value.median / bar.paper?))
             .collect();
-        let shares = Spread::of(shares).expect("some policies have a number of the paper");
+        let shares = Spread::from_values(shares).expect("some policies have a number of the paper");
         format!("{:.2} to {:.2}", shares.least, shares.most)
     };
     let found = format!(
@@ -158,12 +161,24 @@ pub fn figure_8(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
 pub fn figure_5(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     lab.calculated("hashcache-figure-5");
     let designs = [
-        ("basic, set, 60 GB", Design::of(Candidate::Set), 60 * GB),
-        ("set-mem, 60 GB", Design::of(Candidate::SetMem), 60 * GB),
-        ("log, 60 GB", Design::of(Candidate::Log), 60 * GB),
+        (
+            "basic, set, 60 GB",
+            Design::from_candidate(Candidate::Set),
+            60 * GB,
+        ),
+        (
+            "set-mem, 60 GB",
+            Design::from_candidate(Candidate::SetMem),
+            60 * GB,
+        ),
+        (
+            "log, 60 GB",
+            Design::from_candidate(Candidate::Log),
+            60 * GB,
+        ),
         (
             "log grouped, 60 GB",
-            Design::of(Candidate::Log).grouped(),
+            Design::from_candidate(Candidate::Log).grouped(),
             60 * GB,
         ),
     ];
@@ -183,10 +198,14 @@ pub fn figure_5(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
 pub fn figure_7(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     lab.calculated("hashcache-figure-7");
     let designs = [
-        ("log, 90 GB", Design::of(Candidate::Log), 90 * GB),
+        (
+            "log, 90 GB",
+            Design::from_candidate(Candidate::Log),
+            90 * GB,
+        ),
         (
             "log grouped, 90 GB",
-            Design::of(Candidate::Log).grouped(),
+            Design::from_candidate(Candidate::Log).grouped(),
             90 * GB,
         ),
     ];
@@ -208,11 +227,19 @@ pub fn figure_7(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
 
 pub fn figure_9(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     lab.calculated("hashcache-figure-9");
-    let lru = Design::of(Candidate::LogLru).holding(0.75);
-    let log = Design::of(Candidate::Log);
+    let lru = Design::from_candidate(Candidate::LogLru).holding(0.75);
+    let log = Design::from_candidate(Candidate::Log);
     let designs = [
-        ("set-mem, 1 TB", Design::of(Candidate::SetMem), 1000 * GB),
-        ("set-mem, 2 TB", Design::of(Candidate::SetMem), 2000 * GB),
+        (
+            "set-mem, 1 TB",
+            Design::from_candidate(Candidate::SetMem),
+            1000 * GB,
+        ),
+        (
+            "set-mem, 2 TB",
+            Design::from_candidate(Candidate::SetMem),
+            2000 * GB,
+        ),
         ("log-lru grouped, 1 TB", lru.grouped(), 1000 * GB),
         ("log-lru grouped, 2 TB", lru.grouped(), 2000 * GB),
         ("log grouped, 1 TB", log.grouped(), 1000 * GB),

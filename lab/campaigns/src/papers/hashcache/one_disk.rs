@@ -87,7 +87,7 @@ struct Replays(Vec<Value>);
 
 impl Replays {
     /// The paper has caches of 60 GB and 18 GB with 256 MB of memory: here each is a sixtieth.
-    fn of(lab: &mut Lab<'_>, cache: &Cache) -> anyhow::Result<Self> {
+    fn new(lab: &mut Lab<'_>, cache: &Cache) -> anyhow::Result<Self> {
         let size = lab.size();
         let (requests, runs) = (size.of(4_000, 100_000, 300_000), size.of(1, 3, 3));
         let is_rival = cache.1.starts_with("--index");
@@ -107,7 +107,9 @@ impl Replays {
 
     fn spread(&self, key: &str) -> anyhow::Result<Spread> {
         let figures = self.0.iter().map(|replay| replay["runs"][0][key].as_f64());
-        let spread = figures.collect::<Option<Vec<f64>>>().and_then(Spread::of);
+        let spread = figures
+            .collect::<Option<Vec<f64>>>()
+            .and_then(Spread::from_values);
         spread.with_context(|| format!("a replay lacks {key}"))
     }
 }
@@ -128,7 +130,7 @@ const CACHES: [Cache; 7] = [
 fn bars_of_caches(lab: &mut Lab<'_>, key: &str, factor: f64) -> anyhow::Result<Vec<Bar>> {
     let mut bars = vec![];
     for cache in &CACHES {
-        let value = Replays::of(lab, cache)?.spread(key)?;
+        let value = Replays::new(lab, cache)?.spread(key)?;
         bars.push(Bar {
             label: cache.0.to_owned(),
             value: value.times(factor),

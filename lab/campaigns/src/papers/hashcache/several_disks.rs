@@ -11,10 +11,10 @@ pub fn figure_4(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     let disks = |count: u64, flags: &str| {
         format!("{flags} --device throttle:70 --devices {count} --clients 64")
     };
-    let one = Bench::of(lab, &disks(1, "--policy set-mem"))?;
-    let two = Bench::of(lab, &disks(2, "--policy set-mem"))?;
-    let lru_40 = Bench::of(lab, &disks(2, "--policy set-mem-lru --held-share 40"))?;
-    let lru_30 = Bench::of(lab, &disks(2, "--policy set-mem-lru --held-share 30"))?;
+    let one = Bench::new(lab, &disks(1, "--policy set-mem"))?;
+    let two = Bench::new(lab, &disks(2, "--policy set-mem"))?;
+    let lru_40 = Bench::new(lab, &disks(2, "--policy set-mem-lru --held-share 40"))?;
+    let lru_30 = Bench::new(lab, &disks(2, "--policy set-mem-lru --held-share 30"))?;
     let bars = vec![
         one.bar("set-mem, one disk", Some(75.0))?,
         two.bar("set-mem, two disks", Some(160.0))?,
@@ -65,7 +65,7 @@ pub fn table_8(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
             let flags = format!(
                 "{flags} --device throttle:{SCSI_SEEKS} --devices {count} --clients {CLIENTS}"
             );
-            let rate = Bench::of(lab, &flags)?.spread("requests_per_s")?;
+            let rate = Bench::new(lab, &flags)?.spread("requests_per_s")?;
             points.push((*count as f64, rate));
         }
         let (one, five) = (points[0].1.median, points[points.len() - 1].1.median);
@@ -155,7 +155,7 @@ pub fn table_9(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
             let flags =
                 format!("{flags} --device throttle:{USB_SEEKS} --devices {count} --clients 64");
             let disks = if count == 1 { "one disk" } else { "two disks" };
-            let bench = Bench::of(lab, &flags)?;
+            let bench = Bench::new(lab, &flags)?;
             let paper = paper.map(|paper: f64| paper * f64::from(count));
             bars.push(bench.bar(&format!("{label}, {disks}"), paper)?);
         }
@@ -193,7 +193,7 @@ pub fn table_9(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
 struct Bench(Value);
 
 impl Bench {
-    fn of(lab: &mut Lab<'_>, flags: &str) -> anyhow::Result<Self> {
+    fn new(lab: &mut Lab<'_>, flags: &str) -> anyhow::Result<Self> {
         let size = lab.size();
         let (objects, runs) = (size.of(15_000, 20_000, 50_000), size.of(1, 3, 3));
         let command = format!(

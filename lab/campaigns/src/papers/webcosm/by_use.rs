@@ -17,7 +17,7 @@ pub fn figure_10(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         "STREAM is {} times as fast as BUDDY.",
         range(&gains(&curves[0], &curves[1]))
     );
-    let buddy = Spread::of(curves[0].points.iter().map(|(_, y)| y.median).collect());
+    let buddy = Spread::from_values(curves[0].points.iter().map(|(_, y)| y.median).collect());
     let buddy = buddy.context("no points")?;
     let flat = format!(
         "The longest time of BUDDY is {:.2} times the shortest.",
@@ -122,7 +122,7 @@ fn by_use(lab: &mut Lab<'_>, layouts: &[(Kind, &str, &str)]) -> anyhow::Result<V
                 70 => String::new(),
                 high => format!("--high {high}"),
             };
-            let runs = Runs::of(lab, *kind, &format!("{flags} {high_flag}"))?;
+            let runs = Runs::new(lab, *kind, &format!("{flags} {high_flag}"))?;
             points.push((*high as f64, runs.seconds_for(MILLION)?));
         }
         curves.push(curve(label, points));

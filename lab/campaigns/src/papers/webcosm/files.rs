@@ -13,7 +13,7 @@ pub fn table_2(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     for kind in Kind::ALL {
         bars.push(Bar {
             label: kind.name().to_owned(),
-            value: Runs::of(lab, kind, "")?.rate()?,
+            value: Runs::new(lab, kind, "")?.rate()?,
             paper: Some(kind.published().into()),
             is_ours: true,
         });
@@ -69,7 +69,7 @@ pub fn figure_6(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
     let kinds = [Kind::Simple, Kind::Squid, Kind::MultipleDirs, Kind::Buddy];
     let mut bars = vec![];
     for kind in kinds {
-        let seconds = Runs::of(lab, kind, "")?.seconds_for(300_000.0)?;
+        let seconds = Runs::new(lab, kind, "")?.seconds_for(300_000.0)?;
         bars.push(Bar {
             label: kind.name().to_owned(),
             value: seconds.times(1.0 / 60.0),
@@ -114,7 +114,7 @@ pub fn figure_7(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
             128 => String::new(),
             _ => format!("--threshold {kib}"),
         };
-        let runs = Runs::of(lab, Kind::Buddy, &flag)?;
+        let runs = Runs::new(lab, Kind::Buddy, &flag)?;
         points.push((*kib as f64, runs.seconds_for(MILLION)?));
     }
     let at = |kib: f64| {

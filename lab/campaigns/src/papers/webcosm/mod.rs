@@ -128,7 +128,7 @@ struct Runs(Vec<Value>);
 
 impl Runs {
     /// Runs `layout` on the disk of the paper, with more flags of `layouts`.
-    fn of(lab: &mut Lab<'_>, layout: Kind, flags: &str) -> anyhow::Result<Self> {
+    fn new(lab: &mut Lab<'_>, layout: Kind, flags: &str) -> anyhow::Result<Self> {
         let size = lab.size();
         let capacity = capacity_mib(lab);
         let (requests, runs) = (size.of(1000, 10_000, 20_000), size.of(1, 3, 3));
@@ -143,7 +143,7 @@ impl Runs {
 
     fn spread(&self, figure: impl Fn(&Value) -> Option<f64>) -> anyhow::Result<Spread> {
         let figures: Option<Vec<f64>> = self.0.iter().map(figure).collect();
-        let spread = figures.and_then(Spread::of);
+        let spread = figures.and_then(Spread::from_values);
         spread.context("a run of a layout lacks a figure")
     }
 

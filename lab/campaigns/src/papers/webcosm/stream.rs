@@ -17,7 +17,7 @@ pub fn figure_14(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         (Kind::Stream, "STREAM"),
         (Kind::StreamLoc, "STREAM-LOC, 128 buffers"),
     ] {
-        let runs = Runs::of(lab, kind, "")?;
+        let runs = Runs::new(lab, kind, "")?;
         // Samples are at the same requests; some runs take longer to fill the cache.
         let samples = runs
             .0
@@ -72,7 +72,7 @@ pub fn figure_15(lab: &mut Lab<'_>) -> anyhow::Result<Drawn> {
         (Kind::StreamPacketizer, "STREAM-PACKETIZER"),
         (Kind::StreamLoc, "STREAM-LOC, 128 buffers"),
     ] {
-        let runs = Runs::of(lab, kind, "")?;
+        let runs = Runs::new(lab, kind, "")?;
         let percent = |run: &Value, n: usize| {
             let distances = &run["distances"];
             let reads = distances["reads"].as_f64()?;
