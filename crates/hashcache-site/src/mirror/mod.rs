@@ -46,7 +46,9 @@ pub use setup::Setup;
 ///
 /// A new kind is a variant here, with its rows in `ALL`, `has_files`, `route` and `place`; the
 /// cases in `setup`, `content`, `fields` and `json`; the name of its client in the proxy's `page`;
-/// and a row in `docs/operate/mirrors.md`.
+/// the texts in `keys/mirrors.rs` and `tables.rs` of the settings; and a row in
+/// `docs/operate/mirrors.md`. Files that get no guessed lifetime are in `moving.toml` of
+/// `hashcache-http`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MirrorKind {
     /// A Python package index with the simple API, HTML or JSON.
