@@ -26,6 +26,9 @@ use super::wakes;
 
 type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
+/// Evictions for a reservation of small memory, whose caller fails without it.
+const RECLAIMS: usize = 8;
+
 /// The purpose of a reservation, which decides how much of the budget it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
@@ -173,6 +176,12 @@ impl Budget {
     /// Reserves `bytes` and evicts hot objects if necessary. Under a lock of the engine it succeeds
     /// only if there is room already.
     pub(crate) fn reserve(&self, bytes: u64) -> Option<Reservation> {
+        self.reserve_reclaiming(bytes, RECLAIMS)
+    }
+
+    /// As [`Budget::reserve`], with at most `reclaims` evictions: between the eviction and the
+    /// reservation other callers may take what was evicted.
+    fn reserve_reclaiming(&self, bytes: u64, reclaims: usize) -> Option<Reservation> {
         if let Some(reservation) = self.reserve_free(bytes) {
             return Some(reservation);
         }
@@ -182,10 +191,19 @@ impl Budget {
             return None;
         }
         let reclaim = self.0.reclaim.get()?;
-        // Reclaim more than `bytes`, so that not every reservation at the limit pays for a search.
-        reclaim(bytes.saturating_add(self.0.limit / 64));
-        self.reserve_free(bytes)
-            .or_else(|| self.reserve_beside_bulk(bytes))
+        for _ in 0..reclaims {
+            let releases = self.releases();
+            // Reclaim more than `bytes`, so that not every reservation at the limit pays for a
+            // search.
+            reclaim(bytes.saturating_add(self.0.limit / 64));
+            let reservation = self
+                .reserve_free(bytes)
+                .or_else(|| self.reserve_beside_bulk(bytes));
+            if reservation.is_some() || self.releases() == releases {
+                return reservation;
+            }
+        }
+        None
     }
 
     /// As [`Budget::reserve_free`], also from the bytes that were set aside while bulk memory was
@@ -214,7 +232,8 @@ impl Budget {
         if !take(&self.0.bulk, bytes, self.0.bulk_limit()) {
             return None;
         }
-        let mut reservation = self.reserve(bytes);
+        // Transfers wait when they are refused, so they need not compete for what was evicted.
+        let mut reservation = self.reserve_reclaiming(bytes, 1);
         match &mut reservation {
             Some(reservation) => reservation.class = Class::Bulk,
             None => {
@@ -566,6 +585,26 @@ mod tests {
         let hot = Arc::new(Mutex::new(Some(budget.reserve(80).unwrap())));
         budget.reclaim_from(move |_| drop(hot.lock().unwrap().take()));
         assert!(budget.reserve(50).is_some());
+    }
+
+    #[test]
+    fn a_caller_gets_memory_although_others_take_what_is_reclaimed_for_it() {
+        let budget = Budget::new(100);
+        let hot = Mutex::new(
+            (0..10)
+                .map(|_| budget.reserve(10).unwrap())
+                .collect::<Vec<_>>(),
+        );
+        let (others, weak) = (Mutex::new(Vec::new()), Budget(Arc::clone(&budget.0)));
+        budget.reclaim_from(move |_| {
+            drop(hot.lock().unwrap().pop());
+            let mut others = others.lock().unwrap();
+            if others.len() < 2 {
+                others.push(weak.reserve_free(10));
+            }
+        });
+        assert!(budget.reserve_as(Class::Bulk, 10).is_none());
+        assert!(budget.reserve(10).is_some());
     }
 
     #[test]
