@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::fs;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ use hashcache_proxy::{
 };
 use hashcache_settings::fault::{self, Fault, Faults};
 use hashcache_settings::units::{show_size, show_store_size};
-use hashcache_settings::{Applies, Effective, Environment, SettingArgs, Source};
+use hashcache_settings::{Applies, Effective, Environment, SettingArgs, Source, Values};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
@@ -481,7 +481,7 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
         .collect();
     let is_for_programs = |(scheme, _): &&(&str, SocketAddr)| scheme.starts_with("http");
     let next = match (values.is_reverse(), urls.iter().find(is_for_programs)) {
-        (true, Some((scheme, address))) => format!("curl {scheme}://{}/", reachable(*address)),
+        (true, Some((scheme, address))) => curl_of_site(values, scheme, reachable(*address)),
         (false, Some((scheme, address))) => {
             format!("export http_proxy={scheme}://{}", reachable(*address))
         }
@@ -528,6 +528,24 @@ fn greeting(effective: &Effective, bytes: u64, listening: &Listening) -> String 
 const HTTPS_IS_TUNNELLED: &str = "hashcache: https passes through as a tunnel and is not stored; \
      to store it, point package tools at a mirror (`--mirror`), or run `hashcache ca init` and add \
      `--intercept-ca DIR --intercept-list cacheable`\n";
+
+/// The command that requests the first page of the first site. A site with names answers requests
+/// for these names only, and its certificate has no other.
+fn curl_of_site(values: &Values, scheme: &str, address: SocketAddr) -> String {
+    let of_file = || values.reloadable.sites.all().first()?.hosts.first();
+    let host = values.accelerate_host.first().or_else(of_file);
+    match host {
+        None => format!("curl {scheme}://{address}/"),
+        Some(host) => {
+            let port = address.port();
+            let ip = match address.ip() {
+                IpAddr::V4(ip) => ip.to_string(),
+                IpAddr::V6(ip) => format!("[{ip}]"),
+            };
+            format!("curl --resolve {host}:{port}:{ip} {scheme}://{host}:{port}/")
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -654,6 +672,10 @@ mod tests {
         let told = "on https://0.0.0.0:3128 http://[::1]:81, no admin";
         assert!(line.contains(told), "{line}");
         let next = "next: curl https://127.0.0.1:3128/\n";
+        assert!(line.ends_with(next), "{line}");
+        let effective = self::effective(&["--accelerate=http://a", "--accelerate-host=www.a.test"]);
+        let line = greeting(&effective, 1 << 30, &at(&listen[1..], None));
+        let next = "next: curl --resolve www.a.test:81:[::1] http://www.a.test:81/\n";
         assert!(line.ends_with(next), "{line}");
         let mirrors = ["--cache=/a", "--mirror=npm=http://registry.test/"];
         let line = greeting(&self::effective(&mirrors), 1 << 30, &at(&listen, None));

@@ -58,6 +58,19 @@ fn a_shell_that_reads_it_has_the_variables_and_nothing_else() {
 }
 
 #[test]
+fn pip_checks_the_certificate_of_a_proxy_with_tls() {
+    let home = Home::new();
+    let flags = [&["env", "--public-url=https://box.test"], &MIRRORS[..]].concat();
+    let script = home.hashcache(&flags, &[]).stdout;
+    assert!(
+        script.contains("PIP_INDEX_URL='https://box.test/mirror/pypi/simple/'"),
+        "{script}"
+    );
+    let told = script.to_lowercase().replace('-', "_");
+    assert!(!told.contains("trusted_host"), "{script}");
+}
+
+#[test]
 fn programs_are_told_the_same_and_of_each_mirror() {
     let home = Home::new();
     let flags = [&["env", "--json", "--listen=0.0.0.0:81"], &MIRRORS[..]].concat();

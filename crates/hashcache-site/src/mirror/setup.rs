@@ -2,7 +2,7 @@
 //!
 //! Used by the front page and by `hashcache env`, so that both show the same lines.
 
-use hashcache_http::Origin;
+use hashcache_http::{Origin, Scheme};
 
 use super::{Mirror, MirrorKind};
 
@@ -25,17 +25,19 @@ impl Mirror {
         match self.kind {
             MirrorKind::Pypi => {
                 let index = format!("{url}simple/");
-                // pip compares the host with a port only if the URL has a port.
-                let host = proxy.authority.host_field(proxy.scheme);
-                Setup {
+                let mut setup = Setup {
                     file: "pip.conf",
-                    lines: vec![
-                        "[global]".to_owned(),
-                        format!("index-url = {index}"),
-                        format!("trusted-host = {host}"),
-                    ],
-                    variables: vec![("PIP_INDEX_URL", index), ("PIP_TRUSTED_HOST", host)],
+                    lines: vec!["[global]".to_owned(), format!("index-url = {index}")],
+                    variables: vec![("PIP_INDEX_URL", index)],
+                };
+                // pip refuses plain HTTP otherwise. With https it would not check the certificate.
+                if proxy.scheme == Scheme::Http {
+                    // pip compares the host with a port only if the URL has a port.
+                    let host = proxy.authority.host_field(proxy.scheme);
+                    setup.lines.push(format!("trusted-host = {host}"));
+                    setup.variables.push(("PIP_TRUSTED_HOST", host));
                 }
+                setup
             }
             MirrorKind::Npm => Setup {
                 file: ".npmrc",
