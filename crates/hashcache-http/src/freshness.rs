@@ -63,17 +63,18 @@ pub fn lifetime(
     options: &StoreOptions,
 ) -> Lifetime {
     let kinds = exchange.kinds(&options.harmless);
-    lifetime_of((exchange, kinds), directives, date, options)
+    lifetime_of(exchange, kinds, directives, date, options)
 }
 
 /// As [`lifetime`], with the kinds of the request fields already known.
 pub(crate) fn lifetime_of(
-    (exchange, kinds): (&Exchange<'_>, FieldKinds),
+    exchange: &Exchange<'_>,
+    kinds: FieldKinds,
     directives: &ResponseDirectives,
     date: UnixTime,
     options: &StoreOptions,
 ) -> Lifetime {
-    let unlimited = unlimited((exchange, kinds), directives, date, options);
+    let unlimited = unlimited(exchange, kinds, directives, date, options);
     limited(exchange, unlimited, options)
 }
 
@@ -86,7 +87,8 @@ fn limited(exchange: &Exchange<'_>, lifetime: Lifetime, options: &StoreOptions) 
 }
 
 fn unlimited(
-    (exchange, kinds): (&Exchange<'_>, FieldKinds),
+    exchange: &Exchange<'_>,
+    kinds: FieldKinds,
     directives: &ResponseDirectives,
     date: UnixTime,
     options: &StoreOptions,

@@ -194,8 +194,8 @@ fn allowed(
         StatusCode::PARTIAL_CONTENT => Some(only_range(exchange.response)?),
         _ => None,
     };
-    let mut facts = facts((exchange, kinds), &directives, options);
-    lifetime_allows(exchange.status, (&directives, kinds), &facts)?;
+    let mut facts = facts(exchange, kinds, &directives, options);
+    lifetime_allows(exchange.status, &directives, kinds, &facts)?;
     let row = match facts.lifetime.source {
         LifetimeSource::Negative => Some(negative_row(exchange)?),
         _ => row,
@@ -323,7 +323,8 @@ fn only_range(response: &HeaderMap) -> Result<ContentRange, NotStored> {
 }
 
 fn facts(
-    (exchange, kinds): (&Exchange<'_>, FieldKinds),
+    exchange: &Exchange<'_>,
+    kinds: FieldKinds,
     directives: &ResponseDirectives,
     options: &StoreOptions,
 ) -> StoredFacts {
@@ -341,7 +342,7 @@ fn facts(
         request_time,
         response_time,
     };
-    let lifetime = lifetime_of((exchange, kinds), directives, date, options);
+    let lifetime = lifetime_of(exchange, kinds, directives, date, options);
     let is_personal = lifetime.source == LifetimeSource::None && may_be_personal(exchange, kinds);
     let immutable = directives.immutable || lifetime.source == LifetimeSource::Immutable;
     let etag = response
@@ -392,7 +393,8 @@ pub(crate) fn response_date(response: &HeaderMap, response_time: UnixTime) -> Un
 /// response.
 fn lifetime_allows(
     status: StatusCode,
-    (directives, kinds): (&ResponseDirectives, FieldKinds),
+    directives: &ResponseDirectives,
+    kinds: FieldKinds,
     facts: &StoredFacts,
 ) -> Result<(), NotStored> {
     let Lifetime { source, .. } = facts.lifetime;

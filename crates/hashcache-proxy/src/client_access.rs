@@ -69,7 +69,8 @@ impl ClientAccess {
         &self,
         worker: &Worker,
         live: &LiveSettings,
-        (user, authority): (impl FnOnce() -> RequestUser<'a>, &Authority),
+        user: impl FnOnce() -> RequestUser<'a>,
+        authority: &Authority,
     ) -> bool {
         if live.settings.access.is_empty() {
             return self.known(live).refused.is_none();

@@ -58,7 +58,7 @@ pub(crate) fn reuse_stored(
 /// Returns true if a stale response may be served where a quota forbids the validation: the
 /// response could stand in for an unreachable origin, and the client does not demand a fresh
 /// response.
-pub(crate) fn may_stand_in(facts: &RequestFacts, (forward, on_error): (Forward, OnError)) -> bool {
+pub(crate) fn may_stand_in(facts: &RequestFacts, forward: Forward, on_error: OnError) -> bool {
     let directives = &facts.directives;
     let is_demanding =
         directives.no_cache || directives.max_age.is_some() || directives.min_fresh.is_some();

@@ -84,7 +84,7 @@ impl LimitTable {
             return Err(fault.hint("write every = \"day\", \"week\" or \"month\""));
         };
         Ok(Some(Quota {
-            bytes: at_least(QUOTA_MIN, positive_size("quota", quota)?, ("quota", quota))?,
+            bytes: at_least(QUOTA_MIN, positive_size("quota", quota)?, "quota", quota)?,
             period: one_of(&QuotaPeriod::ALL, every).map_err(|fault| fault.at("every"))?,
             end: match self.used_up.as_deref() {
                 None | Some("refuse") => QuotaEnd::Refuse,
@@ -140,11 +140,11 @@ fn positive_size(field: &str, word: &str) -> Result<u64, Fault> {
 
 /// Parses a rate in bytes per second.
 fn rate(field: &str, word: &str) -> Result<u64, Fault> {
-    at_least(RATE_MIN, positive_size(field, word)?, (field, word))
+    at_least(RATE_MIN, positive_size(field, word)?, field, word)
 }
 
 /// Returns `bytes`, or a fault if they are fewer than `least`: most likely the unit was forgotten.
-fn at_least(least: u64, bytes: u64, (field, word): (&str, &str)) -> Result<u64, Fault> {
+fn at_least(least: u64, bytes: u64, field: &str, word: &str) -> Result<u64, Fault> {
     if bytes >= least {
         return Ok(bytes);
     }

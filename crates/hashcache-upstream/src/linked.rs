@@ -473,7 +473,7 @@ impl LinkedStream {
             self.upload = Some(upload);
             let last_sent = Rc::clone(&self.last_sent);
             let turn = self.stream.sending();
-            let feeding = feed((body, turn), sender, give_back, last_sent);
+            let feeding = feed(body, turn, sender, give_back, last_sent);
             spawn_local(async move {
                 // Content may be held for good, or the client may send nothing more: the stream
                 // would then stay open on a link that all clients share.
@@ -520,7 +520,8 @@ impl LinkedStream {
 /// Sends request content to the link's thread, frame by frame on demand. If no content is wanted,
 /// gives it back.
 async fn feed(
-    (mut body, turn): (RequestBody, SendTurn),
+    mut body: RequestBody,
+    turn: SendTurn,
     sender: ContentSender,
     give_back: oneshot::Sender<RequestBody>,
     last_sent: Rc<Cell<Instant>>,

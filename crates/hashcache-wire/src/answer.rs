@@ -105,7 +105,7 @@ impl<B: Body<Data = Bytes> + Unpin> Answer<B> {
                 outgoing.push_field(b"connection", b"keep-alive");
             }
         }
-        push_length(&mut outgoing, framing, length, (status, asked), &body);
+        push_length(&mut outgoing, framing, length, status, asked, &body);
         if !head.headers.contains_key(DATE) {
             push_date(&mut outgoing);
         }
@@ -269,7 +269,8 @@ fn push_length(
     outgoing: &mut Outgoing,
     framing: AnswerFraming,
     told: Option<&HeaderValue>,
-    (status, asked): (StatusCode, RequestTraits),
+    status: StatusCode,
+    asked: RequestTraits,
     body: &impl Body,
 ) {
     let mut digits = itoa::Buffer::new();

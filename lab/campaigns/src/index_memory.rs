@@ -75,8 +75,8 @@ async fn measure_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()>
         let mut runs = vec![];
         let outcome = async {
             for _ in 0..args.runs {
-                let few = measure(args, (which, args.few), campaign, &origin).await?;
-                let many = measure(args, (which, args.many), campaign, &origin).await?;
+                let few = measure(args, which, args.few, campaign, &origin).await?;
+                let many = measure(args, which, args.many, campaign, &origin).await?;
                 runs.push((few, many));
             }
             anyhow::Ok(())
@@ -113,7 +113,8 @@ impl Filled {
 
 async fn measure(
     args: &Args,
-    (which, objects): (Which, u64),
+    which: Which,
+    objects: u64,
     campaign: &Campaign,
     origin: &ContentOrigin,
 ) -> anyhow::Result<Filled> {

@@ -102,7 +102,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     report.tell("hot before the first round", mib(full));
     let mut most = full;
     for rate in &args.rates {
-        let outcome = at_rate(args, *rate, &group, &mut proxy, (full, &mut most)).await;
+        let outcome = at_rate(args, *rate, &group, &mut proxy, full, &mut most).await;
         let shown = match rate {
             0 => "as fast as can be".to_owned(),
             rate => format!("at {rate} MB/s"),
@@ -139,7 +139,8 @@ async fn at_rate(
     rate: u64,
     group: &Cgroup,
     proxy: &mut ProxyProcess,
-    (full, most): (u64, &mut u64),
+    full: u64,
+    most: &mut u64,
 ) -> anyhow::Result<String> {
     let (mut least, mut longest) = (u64::MAX, Duration::ZERO);
     for round in 1..=args.rounds {

@@ -145,7 +145,7 @@ async fn measure(
     let mut contestant = Contestant::start((which, Front::Site), room, campaign, place)?;
     let mut runs = vec![];
     for run in 0..args.runs {
-        runs.push(kill_once(args, (which, args.seed + run), &mut contestant, origin).await?);
+        runs.push(kill_once(args, which, args.seed + run, &mut contestant, origin).await?);
     }
     drop(contestant);
     folder.close()?;
@@ -170,7 +170,8 @@ fn pause(args: &Args, which: Which) -> Duration {
 
 async fn kill_once(
     args: &Args,
-    (which, seed): (Which, u64),
+    which: Which,
+    seed: u64,
     contestant: &mut Contestant,
     origin: &ContentOrigin,
 ) -> anyhow::Result<Run> {

@@ -11,26 +11,22 @@ use super::{Report, row_of};
 
 pub(super) fn render(report: &Report) -> String {
     let mut text = HEADING.to_owned();
-    row(
-        &mut text,
-        ("total", &report.span()),
-        &row_of(&report.totals),
-    );
+    row(&mut text, "total", &report.span(), &row_of(&report.totals));
     for (name, totals) in &report.steps {
-        row(&mut text, ("time", name), &row_of(totals));
+        row(&mut text, "time", name, &row_of(totals));
     }
     for (section, lines) in &report.sections {
         for (name, counts) in &lines.named {
-            row(&mut text, (section.word(), name), counts);
+            row(&mut text, section.word(), name, counts);
         }
         for (name, counts) in lines.unnamed() {
-            row(&mut text, (section.word(), name), counts);
+            row(&mut text, section.word(), name, counts);
         }
     }
     text
 }
 
-fn row(text: &mut String, (section, name): (&str, &str), counts: &Counts) {
+fn row(text: &mut String, section: &str, name: &str, counts: &Counts) {
     let name = name.replace('"', "\"\"");
     let mark = if name.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         "'"
@@ -61,7 +57,7 @@ mod tests {
     fn a_name_is_neither_a_formula_nor_a_further_field() {
         let line = |name: &str| {
             let mut text = String::new();
-            row(&mut text, ("site", name), &Counts::default());
+            row(&mut text, "site", name, &Counts::default());
             text
         };
         assert_eq!(line("a,b\"c"), "site,\"a,b\"\"c\",0,0,0,0,0,0\r\n");

@@ -62,7 +62,8 @@ pub(crate) struct Candidate {
 /// There is no memory to find the host that the client names, and the rules must know that host.
 pub(crate) fn candidate(
     connection: &Connection,
-    (authority, user): (&Authority, Option<&Arc<str>>),
+    authority: &Authority,
+    user: Option<&Arc<str>>,
     to: &Destination,
 ) -> Result<Option<Candidate>, Failure> {
     let worker = &connection.worker;
@@ -224,7 +225,7 @@ pub(super) async fn answer(
     let worker = &connection.worker;
     let refused = candidate.refused.clone();
     let mut drained = connection.drained.clone();
-    let deciding = Box::pin(decide(connection, candidate, (client, hello), upstream));
+    let deciding = Box::pin(decide(connection, candidate, client, hello, upstream));
     let decided = tokio::select! {
         decided = deciding => decided,
         _ = drained.wait_for(|drained| *drained) => {
@@ -291,7 +292,8 @@ struct Intercepted {
 async fn decide(
     connection: &Connection,
     candidate: Candidate,
-    (client, hello): (Socket, Result<ParsedHello, Reason>),
+    client: Socket,
+    hello: Result<ParsedHello, Reason>,
     mut upstream: Option<Channel>,
 ) -> Decision {
     let worker = &connection.worker;

@@ -55,8 +55,7 @@ pub(crate) async fn tunnel(
     // intercepted.
     if connection.child.is_none()
         && action != AccessAction::Tunnel
-        && let Some(candidate) =
-            intercepted::candidate(connection, (&authority, user.as_ref()), &to)?
+        && let Some(candidate) = intercepted::candidate(connection, &authority, user.as_ref(), &to)?
     {
         let candidate = candidate.within(limits);
         let candidate = if intercepted::is_browser(connection, fields) {
@@ -82,7 +81,8 @@ pub(crate) async fn tunnel(
         connection,
         log_entry.begin_tunnel(),
         async move { Some(upstream) },
-        (limits, ()),
+        limits,
+        (),
     );
     Ok(HeaderMap::new())
 }
@@ -111,7 +111,7 @@ pub(crate) async fn refuse(
     let user = log_entry.user().cloned();
     let candidate = || {
         let to = Destination::new(worker, authority, (fields, version)).ok()?;
-        let candidate = intercepted::candidate(connection, (authority, user.as_ref()), &to);
+        let candidate = intercepted::candidate(connection, authority, user.as_ref(), &to);
         Some(candidate.ok()??.refused(failure.clone()))
     };
     match can_be_seen.then(candidate).flatten() {
@@ -204,7 +204,7 @@ pub(crate) fn upgrade(
     let Upgrade { stream, permit } = upgrade;
     let upstream = std::future::ready(Some(stream));
     let log_entry = log_entry.begin_tunnel();
-    switch(connection, log_entry, upstream, (limits, permit));
+    switch(connection, log_entry, upstream, limits, permit);
 }
 
 /// Forwards bytes both ways once the client has the response, within the limits. `held` is dropped
@@ -213,7 +213,8 @@ fn switch<U: Side + 'static>(
     connection: &Rc<Connection>,
     log_entry: TunnelEntryBuilder,
     upstream: impl Future<Output = Option<U>> + 'static,
-    (limits, held): (Option<RequestLimits>, impl Sized + 'static),
+    limits: Option<RequestLimits>,
+    held: impl Sized + 'static,
 ) {
     let client = connection.cell.upgraded();
     let connection = Rc::clone(connection);

@@ -65,7 +65,7 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
     };
     let authority = named.clone().unwrap_or(server);
     log_entry.set_authority(authority.to_string());
-    let (to, candidate, limits) = match way(&connection, &authority, (&peeked.seen, named)) {
+    let (to, candidate, limits) = match way(&connection, &authority, &peeked.seen, named) {
         Ok(way) => way,
         Err(failure) => return log_entry.refused(worker, &failure),
     };
@@ -88,7 +88,8 @@ pub(crate) async fn serve(connection: Rc<Connection>, socket: Socket, address: S
 fn way(
     connection: &Connection,
     authority: &Authority,
-    (hello, named): (&Result<ParsedHello, Reason>, Result<Authority, Reason>),
+    hello: &Result<ParsedHello, Reason>,
+    named: Result<Authority, Reason>,
 ) -> Result<(Destination, Option<Candidate>, Option<RequestLimits>), Failure> {
     let worker = &connection.worker;
     if connection.gets_stored_only() {
@@ -99,7 +100,7 @@ fn way(
     let to = Destination::new(worker, authority, (&HeaderMap::new(), Version::HTTP_11))?;
     let candidate = match named {
         Ok(_) if action == AccessAction::Tunnel => None,
-        Ok(_) => intercepted::candidate(connection, (authority, None), &to)?,
+        Ok(_) => intercepted::candidate(connection, authority, None, &to)?,
         Err(reason) => {
             if worker.common.live().intercept.is_some() {
                 worker.metrics.not_intercepted(reason);

@@ -43,7 +43,7 @@ pub(super) fn parts(moment: &Moment) -> Vec<(&'static str, String)> {
         ("figures", figures(view, rates, course)),
         ("sources", sources(&overview.day)),
         ("memory", memory_part(view)),
-        ("sites", names(("Sites", "site"), overview.of(By::Site))),
+        ("sites", names("Sites", "site", overview.of(By::Site))),
         ("clients", clients(overview)),
         ("users", users(overview)),
         ("failing", failing_part(overview.of(By::Site))),
@@ -298,8 +298,8 @@ fn disk(view: &View, rates: &Rates) -> String {
 /// Clients, or their networks if the history leaves clients out.
 fn clients(overview: &Overview) -> String {
     match overview.of(By::Client) {
-        clients if clients.is_empty() => names(("Networks", "network"), overview.of(By::Network)),
-        clients => names(("Clients", "client"), clients),
+        clients if clients.is_empty() => names("Networks", "network", overview.of(By::Network)),
+        clients => names("Clients", "client", clients),
     }
 }
 
@@ -307,11 +307,11 @@ fn clients(overview: &Overview) -> String {
 fn users(overview: &Overview) -> String {
     match overview.of(By::User) {
         users if users.is_empty() => String::new(),
-        users => names(("Users", "user"), users),
+        users => names("Users", "user", users),
     }
 }
 
-fn names((heading, column): (&str, &str), table: &Table<Name>) -> String {
+fn names(heading: &str, column: &str, table: &Table<Name>) -> String {
     let mut html = format!("<h2>{heading} <small>24 hours, by bytes</small></h2>");
     let (lines, rest) = table.top(SHOWN);
     if lines.is_empty() && rest == Counts::default() {

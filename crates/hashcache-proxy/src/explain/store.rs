@@ -54,7 +54,7 @@ pub(super) async fn view(common: &Common, cache: &Cache, asked: &Asked<'_>) -> S
     match peek(cache, key.clone(), &asked.fields).await {
         StoreLookup::Nothing(_) => {
             let json = json!({"state": "miss", "why": "nothing is stored for the URL"});
-            missing(common, (&facts, asked), &key, json)
+            missing(common, &facts, asked, &key, json)
         }
         StoreLookup::VaryMiss { table, .. } => {
             let names = table.as_ref().map(|it| {
@@ -69,14 +69,14 @@ pub(super) async fn view(common: &Common, cache: &Cache, asked: &Asked<'_>) -> S
                 "vary": names,
                 "variants": variants,
             });
-            missing(common, (&facts, asked), &key, json)
+            missing(common, &facts, asked, &key, json)
         }
         StoreLookup::Found { stored, .. }
             if facts.has_override
                 && !answers_overrides(&asked.fields, exempt(asked), stored.row.as_ref()) =>
         {
             let json = json!({"state": "not-used", "why": WHY_OVERRIDE});
-            missing(common, (&facts, asked), &key, json)
+            missing(common, &facts, asked, &key, json)
         }
         StoreLookup::Found {
             hit,
@@ -144,7 +144,8 @@ fn why_forwarded(forward: Forward) -> &'static str {
 /// not stored, if that is known.
 fn missing(
     common: &Common,
-    (facts, asked): (&RequestFacts, &Asked<'_>),
+    facts: &RequestFacts,
+    asked: &Asked<'_>,
     key: &[u8],
     mut json: Value,
 ) -> StoreView {
@@ -323,7 +324,7 @@ fn need(facts: &RequestFacts, reuse: Reuse) -> Need {
         }
         | Reuse::Miss { .. } => Need::Answer,
         Reuse::Validate { forward, on_error } => Need::AnswerOrStored {
-            beyond_quota: may_stand_in(facts, (forward, on_error)),
+            beyond_quota: may_stand_in(facts, forward, on_error),
         },
     }
 }

@@ -164,7 +164,7 @@ pub(crate) async fn ask(
         .await;
         if let Some(site) = site {
             let path = path.as_deref().unwrap_or_default();
-            note_of_site(worker, (site, path), (hop, busy), &mut sent);
+            note_of_site(worker, site, path, hop, busy, &mut sent);
         }
         note_sibling(worker, hop, &sent, &withheld);
         match asking.judge(hop, (number, site.is_some()), sent, &withheld) {
@@ -219,8 +219,10 @@ async fn wait_for(
 /// except for the cookies.
 fn note_of_site(
     worker: &Worker,
-    (site, path): (&SiteRequest, &str),
-    (hop, busy): (&Hop, Option<Busy>),
+    site: &SiteRequest,
+    path: &str,
+    hop: &Hop,
+    busy: Option<Busy>,
     sent: &mut Result<UpstreamExchange, Unanswered>,
 ) {
     if hop.member().is_some() {

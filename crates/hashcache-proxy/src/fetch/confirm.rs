@@ -156,7 +156,7 @@ impl FetchTask {
             // The update must be stored before the followers are informed, because they look it up.
             if rewrites {
                 let version = selected.hit.version().to_u64();
-                change_as_of(worker, name, (Some(version), as_of), &fresh).await;
+                change_as_of(worker, name, Some(version), as_of, &fresh).await;
             }
             if let Some(row) = selected.new_row() {
                 add_row(worker, &selected.place.key, row).await;

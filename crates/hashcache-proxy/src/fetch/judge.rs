@@ -103,7 +103,7 @@ pub(super) fn judge(arrived: &Arrived<'_>, plan: PutPlan) -> StoreDecision {
     let received = response.version();
     match judged {
         Storable::Whole { facts, row } => {
-            begin_whole(arrived, &live, plan, (facts.received_in(received), row))
+            begin_whole(arrived, &live, plan, facts.received_in(received), row)
         }
         Storable::Partial { facts, row, range } => {
             let facts = facts.received_in(received);
@@ -111,7 +111,7 @@ pub(super) fn judge(arrived: &Arrived<'_>, plan: PutPlan) -> StoreDecision {
             ranges.note_range(&plan.place.name);
             match not_as_part(arrived, &facts, &range) {
                 Some(decision) => decision,
-                None => begin_part(arrived, &live, plan, (facts, row), range),
+                None => begin_part(arrived, &live, plan, facts, row, range),
             }
         }
         Storable::No(_)
@@ -155,7 +155,8 @@ fn begin_whole(
     arrived: &Arrived<'_>,
     live: &LiveSettings,
     plan: PutPlan,
-    (facts, row): (StoredFacts, Option<VaryRow>),
+    facts: StoredFacts,
+    row: Option<VaryRow>,
 ) -> StoreDecision {
     let &Arrived {
         worker,
@@ -322,7 +323,8 @@ fn stored_part(
     response: &HeaderMap,
     facts: StoredFacts,
     targets: &[HeaderName],
-    (row, plan): (Option<VaryRow>, &PutPlan),
+    row: Option<VaryRow>,
+    plan: &PutPlan,
     response_time: UnixTime,
 ) -> StoredResponse {
     let directives = ResponseDirectives::for_targets(response, targets);
@@ -364,13 +366,14 @@ fn begin_part(
     arrived: &Arrived<'_>,
     live: &LiveSettings,
     plan: PutPlan,
-    (facts, row): (StoredFacts, Option<VaryRow>),
+    facts: StoredFacts,
+    row: Option<VaryRow>,
     range: ContentRange,
 ) -> StoreDecision {
     let (worker, spec) = (arrived.worker, arrived.spec);
     let fields = arrived.exchange.response.headers();
     let targets = &live.store.targets;
-    let stored = stored_part(fields, facts, targets, (row, &plan), arrived.times.1);
+    let stored = stored_part(fields, facts, targets, row, &plan, arrived.times.1);
     // No mark: the object is not complete.
     let put = Put {
         labels: labels_of(&worker.cache, spec.space, &spec.target, fields),

@@ -53,7 +53,7 @@ pub(super) fn keep_replaced(worker: &Rc<Worker>, spec: &FetchSpec, new: Option<D
     let worker = Rc::clone(worker);
     let name = kept_name(&origin_key(spec.space, &spec.target), content.digest);
     spawn_local(async move {
-        let copied = copy(&worker.cache, (&name, reader), put).await;
+        let copied = copy(&worker.cache, &name, reader, put).await;
         worker.keeps_replaced.set(false);
         if copied.is_none() {
             tracing::debug!(digest = ?content.digest, "a replaced version is not kept");
@@ -62,7 +62,7 @@ pub(super) fn keep_replaced(worker: &Rc<Worker>, spec: &FetchSpec, new: Option<D
 }
 
 /// Copies the content. `None`: there was no room, or the content is gone.
-async fn copy(cache: &Cache, (name, mut reader): (&[u8], ContentReader), put: Put) -> Option<()> {
+async fn copy(cache: &Cache, name: &[u8], mut reader: ContentReader, put: Put) -> Option<()> {
     if cache.contains_hint(name) {
         return Some(());
     }

@@ -213,7 +213,7 @@ pub(super) async fn change(
     version: Option<u64>,
     change: impl FnOnce(&mut StoredResponse) -> bool,
 ) -> Option<StoredResponse> {
-    change_as_of(worker, name, (version, None), change).await
+    change_as_of(worker, name, version, None, change).await
 }
 
 /// As [`change`], after a request to upstream that was sent since `as_of` was drawn: invalidations
@@ -221,7 +221,8 @@ pub(super) async fn change(
 pub(super) async fn change_as_of(
     worker: &Worker,
     name: &[u8],
-    (version, as_of): (Option<u64>, Option<Version>),
+    version: Option<u64>,
+    as_of: Option<Version>,
     change: impl FnOnce(&mut StoredResponse) -> bool,
 ) -> Option<StoredResponse> {
     let _alone = worker.common.collapse.head(name).await;

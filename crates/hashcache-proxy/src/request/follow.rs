@@ -46,7 +46,7 @@ pub(super) fn follow(
         Reuse::Fresh { age, ttl } => (age, ttl),
         // A transfer may take hours, and requests join it until it is over.
         _ if stored.facts.response_time < since => return None,
-        decision => may_follow_stale(transaction, decision, (&stored.facts, shared.requester))
+        decision => may_follow_stale(transaction, decision, &stored.facts, shared.requester)
             .then(|| (stored.facts.age(now), stored.facts.ttl(now)))?,
     };
     let part = match shared.length.filter(|_| facts.has_range) {
@@ -100,7 +100,8 @@ pub(super) fn follow(
 pub(super) fn may_follow_stale(
     transaction: &Transaction<'_>,
     decision: Reuse,
-    (stored, leader): (&StoredFacts, Requester),
+    stored: &StoredFacts,
+    leader: Requester,
 ) -> bool {
     let is_only_stale = matches!(
         decision,

@@ -81,7 +81,7 @@ pub(super) async fn serve(
         let (space, target) = mirrored::purge_target(connection, &target);
         return purge::answer(connection, &request, (space, &target), log_entry).await;
     }
-    may_use_gateway(connection, &mut request, (&target, info))?;
+    may_use_gateway(connection, &mut request, &target, info)?;
     if connection.plain_destination().is_some() {
         transparent::check(connection, &target)?;
     }
@@ -233,7 +233,7 @@ async fn answer_own(
         OwnResource::Page => return own::page(connection, &request, target, log_entry),
         OwnResource::Mirrored(found) => found,
     };
-    let entered = mirrored::translate_request(connection, *request, info, (target, found))?;
+    let entered = mirrored::translate_request(connection, *request, info, target, found)?;
     let Some((mut request, rewrite)) = entered else {
         return Ok(own::not_allowed());
     };

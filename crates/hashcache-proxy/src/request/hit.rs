@@ -60,11 +60,11 @@ pub(super) async fn answer(
         StoredForm::AsItCame | StoredForm::Content => stored.content_len(&hit),
     };
     let length = length.unwrap_or(0);
-    let mut draft = draft(worker.common.now(), request, facts, (length, form), &stored);
+    let mut draft = draft(worker.common.now(), request, facts, length, form, &stored);
     if draft.status == stored.facts.status && !hit.is_complete() && length <= SHORT {
         // The stored length may be the length of a part: see `fetch::fields::whole_of_part`.
         return Ok(match facts.method {
-            MethodKind::Get => anew_whole(transaction, (hit, place)),
+            MethodKind::Get => anew_whole(transaction, hit, place),
             MethodKind::Head | MethodKind::Other => Next::Pass(Forward::Partial),
         });
     }
@@ -95,7 +95,7 @@ pub(super) async fn answer(
         if decoded.is_some() && !in_one_piece {
             body = body.paid_by(&connection.allowance);
             if body.begin().await.is_err() {
-                return Ok(anew_whole(transaction, (hit, place)));
+                return Ok(anew_whole(transaction, hit, place));
             }
         }
         return Ok(Next::Answer(draft.with(
@@ -109,7 +109,7 @@ pub(super) async fn answer(
         return Err(Failure::NotCached);
     }
     if lacks && pages.is_some() {
-        return Ok(anew_whole(transaction, (hit, place)));
+        return Ok(anew_whole(transaction, hit, place));
     }
     let ranges = &worker.common.collapse.ranges;
     if lacks && transaction.tries == 0 && ranges.is_whole_only(&place.name, Instant::now()) {
@@ -162,7 +162,7 @@ pub(super) async fn answer(
             served.stored = true;
             served.collapsed |= prepared == Prepared::Joined;
         }
-        Err(unprepared) => return instead(transaction, (hit, place), unprepared),
+        Err(unprepared) => return instead(transaction, hit, place, unprepared),
     }
     let from = match prepared {
         Ok(Prepared::Stored) => ContentFrom::Store,
@@ -174,7 +174,7 @@ pub(super) async fn answer(
 
 /// Handles text in pages that cannot be read or completed: fetches the whole content; the last
 /// attempt forwards the request unchanged.
-fn anew_whole(transaction: &mut Transaction<'_>, (hit, place): (Hit, ObjectPlace)) -> Next {
+fn anew_whole(transaction: &mut Transaction<'_>, hit: Hit, place: ObjectPlace) -> Next {
     transaction.tries += 1;
     if transaction.tries >= TRIES_MAX {
         return Next::Pass(Forward::Partial);
@@ -190,7 +190,8 @@ fn anew_whole(transaction: &mut Transaction<'_>, (hit, place): (Hit, ObjectPlace
 /// failing origin must not get repeated requests for the same client request.
 fn instead(
     transaction: &mut Transaction<'_>,
-    (hit, place): (Hit, ObjectPlace),
+    hit: Hit,
+    place: ObjectPlace,
     unprepared: Unprepared,
 ) -> Result<Next, Failure> {
     Ok(match unprepared {
@@ -222,7 +223,7 @@ fn instead(
             let ranges = &worker.common.collapse.ranges;
             let client = transaction.connection.allowance.share().network();
             ranges.note_whole_only(&place.name, client, Instant::now());
-            anew_whole(transaction, (hit, place))
+            anew_whole(transaction, hit, place)
         }
     })
 }
@@ -366,7 +367,8 @@ fn draft(
     now: UnixTime,
     request: &ClientRequest,
     facts: &RequestFacts,
-    (length, form): (u64, StoredForm),
+    length: u64,
+    form: StoredForm,
     stored: &StoredResponse,
 ) -> Draft {
     let mut draft = plain_draft(now, request, facts, length, stored);

@@ -219,7 +219,8 @@ impl hashcache_wire::MemoryHits for MemoryHits {
         let content_type = write_head(
             connection,
             &mut stored,
-            (Served::fresh(age, ttl), length),
+            Served::fresh(age, ttl),
+            length,
             fields.codings,
             head,
         )?;
@@ -269,7 +270,7 @@ fn target(
         let user = || connection.user_without_login(&live, MayAsk::Yes);
         connection
             .access
-            .permits_stored(worker, &live, (user, &target.authority))
+            .permits_stored(worker, &live, user, &target.authority)
     };
     let scheme = match connection.intercepted {
         Some(_) => Scheme::Https,
@@ -325,7 +326,8 @@ fn target(
 fn write_head<'a>(
     connection: &Connection,
     stored: &mut StoredView<'a>,
-    (served, length): (Served, u64),
+    served: Served,
+    length: u64,
     codings: Option<&[u8]>,
     head: &mut ResponseHead<'_>,
 ) -> Option<Option<&'a [u8]>> {

@@ -53,7 +53,8 @@ pub(super) fn translate_request(
     connection: &Connection,
     mut request: Request<ClientBody>,
     info: &HeadInfo,
-    (asked, found): (&Target, MirrorLookup),
+    asked: &Target,
+    found: MirrorLookup,
 ) -> Result<Option<(Box<ClientRequest>, MirrorRewrite)>, Failure> {
     let not_found = |reason| {
         let status = StatusCode::NOT_FOUND;

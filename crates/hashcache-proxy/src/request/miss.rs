@@ -95,7 +95,7 @@ pub(super) async fn again(
     if let StoreLookup::Found {
         hit, stored, place, ..
     } = found
-        && let Some((age, ttl)) = usable_by_follower(transaction, &hit, &stored, (since, requester))
+        && let Some((age, ttl)) = usable_by_follower(transaction, &hit, &stored, since, requester)
     {
         transaction.log_entry.set_outcome(Outcome::Collapsed);
         let served = Served {
@@ -118,18 +118,20 @@ fn usable_by_follower(
     transaction: &Transaction<'_>,
     hit: &Hit,
     stored: &StoredResponse,
-    (since, requester): (UnixTime, Requester),
+    since: UnixTime,
+    requester: Requester,
 ) -> Option<(Seconds, i64)> {
     let decision = reuse_hit(transaction, hit, stored);
     if let Reuse::Fresh { age, ttl } = decision {
         return Some((age, ttl));
     }
     let validated_meanwhile = stored.facts.response_time >= since;
-    (validated_meanwhile && may_follow_stale(transaction, decision, (&stored.facts, requester)))
-        .then(|| {
+    (validated_meanwhile && may_follow_stale(transaction, decision, &stored.facts, requester)).then(
+        || {
             let now = transaction.connection.worker.common.now();
             (stored.facts.age(now), stored.facts.ttl(now))
-        })
+        },
+    )
 }
 
 /// Fetches, for all waiting requests or for this request only.

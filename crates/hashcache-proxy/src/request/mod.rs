@@ -221,8 +221,7 @@ fn within_quota(transaction: &mut Transaction<'_>, next: Next) -> Result<Next, F
     };
     match next {
         Next::Validate(selected, forward, on_error)
-            if may_stand_in(&transaction.facts, (forward, on_error))
-                && limits.refuses_origins() =>
+            if may_stand_in(&transaction.facts, forward, on_error) && limits.refuses_origins() =>
         {
             Ok(validate::without_origin(transaction, *selected))
         }

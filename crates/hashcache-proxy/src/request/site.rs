@@ -75,13 +75,7 @@ pub(super) async fn serve(
     let connection = &for_client(connection, &site_request.forwarding);
     log_entry.set_client(connection.client);
     let site_request = Arc::new(site_request);
-    let answered = match begin(
-        connection,
-        &site_request,
-        target,
-        (request, info),
-        log_entry,
-    ) {
+    let answered = match begin(connection, &site_request, target, request, info, log_entry) {
         Begun::Answered(answered) => answered,
         Begun::Purge(request, target) => {
             let space = connection.worker.common.space();
@@ -219,7 +213,8 @@ fn begin(
     connection: &Connection,
     site_request: &Arc<SiteRequest>,
     target: Target,
-    (mut request, info): (Box<Request<ClientBody>>, &HeadInfo),
+    mut request: Box<Request<ClientBody>>,
+    info: &HeadInfo,
     log_entry: &mut LogEntryBuilder,
 ) -> Begun {
     let spec = &site_request.site.spec;

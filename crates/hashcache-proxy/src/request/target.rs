@@ -89,7 +89,8 @@ fn without_login(url: &str) -> (Cow<'_, str>, Option<HeaderValue>) {
 pub(super) fn may_use_gateway(
     connection: &Connection,
     request: &mut Request<ClientBody>,
-    (target, info): (&Target, &HeadInfo),
+    target: &Target,
+    info: &HeadInfo,
 ) -> Result<(), Failure> {
     if !target.scheme.needs_gateway() {
         return Ok(());

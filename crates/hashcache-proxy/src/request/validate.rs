@@ -35,7 +35,7 @@ pub(super) async fn validate(
 ) -> Result<Next, Failure> {
     let is_get = transaction.facts.method == MethodKind::Get;
     if transaction.facts.method == MethodKind::Head {
-        return head(transaction, selected, (forward, on_error)).await;
+        return head(transaction, selected, forward, on_error).await;
     }
     let place = selected.place.clone();
     let collapse = &transaction.connection.worker.common.collapse;
@@ -149,7 +149,8 @@ fn is_failure(fetched: &Fetched) -> bool {
 async fn head(
     transaction: &mut Transaction<'_>,
     selected: Box<SelectedResponse>,
-    (forward, on_error): (Forward, OnError),
+    forward: Forward,
+    on_error: OnError,
 ) -> Result<Next, Failure> {
     let answer = pass::pass(transaction.without_body(), forward).await;
     match answer {

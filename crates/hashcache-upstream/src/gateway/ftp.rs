@@ -298,9 +298,7 @@ impl Dialogue<'_> {
             .zip(facts.size)
             .is_some_and(|(part, size)| part.last + 1 < size);
         let is_over = begun.is_done();
-        Ok(self
-            .pump(&mut data, (length, is_part, is_over), out)
-            .await?)
+        Ok(self.pump(&mut data, length, is_part, is_over, out).await?)
     }
 
     /// Moves file content. The last piece is held back until the end is confirmed, so that a
@@ -308,7 +306,9 @@ impl Dialogue<'_> {
     async fn pump(
         &mut self,
         data: &mut TcpStream,
-        (length, is_part, is_over): (Option<u64>, bool, bool),
+        length: Option<u64>,
+        is_part: bool,
+        is_over: bool,
         out: &mut ResponseWriter,
     ) -> Result<(), Failure> {
         let mut held = Vec::with_capacity(PIECE_BYTES);

@@ -40,7 +40,7 @@ pub(super) async fn serve(
         return send_menu(session, socket, head, out).await;
     }
     let head = head.field("Content-Type", media_type(&wanted));
-    send_file(session, socket, (head, wanted.kind), out).await
+    send_file(session, socket, head, wanted.kind, out).await
 }
 
 /// Returns the Gopher request for a path and a query.
@@ -93,7 +93,8 @@ async fn send_menu(
 async fn send_file(
     session: &Session,
     mut socket: TcpStream,
-    (head, kind): (ResponseHead, u8),
+    head: ResponseHead,
+    kind: u8,
     out: &mut ResponseWriter,
 ) -> Result<(), Failure> {
     let mut held = Vec::with_capacity(PIECE_BYTES);

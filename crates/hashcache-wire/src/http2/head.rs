@@ -41,7 +41,7 @@ pub(super) fn judge(
     };
     let target = parts.uri.path_and_query().map_or(0, |it| it.as_str().len());
     let size = fields_size(&parts.headers) + target as u64;
-    let head = match check(parts, content, (sender, limits)) {
+    let head = match check(parts, content, sender, limits) {
         Ok(info) => RequestHead::Accepted(info),
         Err(refusal) => RequestHead::Refused(refusal.into()),
     };
@@ -90,7 +90,8 @@ pub(super) fn fields_size(fields: &HeaderMap) -> u64 {
 fn check(
     parts: &mut Parts,
     content: &impl Body,
-    (sender, limits): (Sender, &Limits),
+    sender: Sender,
+    limits: &Limits,
 ) -> Result<HeadInfo, Refusal> {
     let large = |reason| refuse(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, reason);
     let malformed = |reason| refuse(StatusCode::BAD_REQUEST, reason);

@@ -132,8 +132,10 @@ where
                         None => Box::pin(exchange(
                             flow,
                             Rc::clone(&service),
-                            (request, stream),
-                            (allowance, memory),
+                            request,
+                            stream,
+                            allowance,
+                            memory,
                         )),
                     }
                 }
@@ -245,8 +247,10 @@ type Answered<B> = Result<Response<OutgoingBody<Content<B>>>, h2::Error>;
 async fn exchange<S, F, B>(
     flow: Rc<Flow>,
     service: Rc<S>,
-    (mut request, stream): (Request<Incoming>, Option<u32>),
-    (allowance, memory): (Option<Allowance>, Option<ShareReservation>),
+    mut request: Request<Incoming>,
+    stream: Option<u32>,
+    allowance: Option<Allowance>,
+    memory: Option<ShareReservation>,
 ) -> Answered<B>
 where
     S: Fn(Rc<Cell>, Request<ClientBody>) -> F,

@@ -121,7 +121,8 @@ impl Load {
     pub fn run_over_tls(
         args: &Args,
         address: SocketAddr,
-        (protocol, size): (Protocol, u64),
+        protocol: Protocol,
+        size: u64,
     ) -> anyhow::Result<Self> {
         let output = Command::new("taskset")
             .args(["-c", &args.load_processors, "h2load", "-t1", "-c32", "-m1"])

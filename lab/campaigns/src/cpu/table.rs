@@ -164,9 +164,9 @@ pub(super) async fn run(
                 continue;
             }
             let folder = campaign.folder().join(format!("{memory:?}-{log:?}"));
-            let contenders = contenders(args, (memory, log), &folder, campaign, origin)?;
+            let contenders = contenders(args, memory, log, &folder, campaign, origin)?;
             for kind in kinds {
-                measure(args, &contenders, (kind, log), campaign, origin).await?;
+                measure(args, &contenders, kind, log, campaign, origin).await?;
                 loads += 1;
             }
             // Their caches take gigabytes.
@@ -180,7 +180,8 @@ pub(super) async fn run(
 
 fn contenders(
     args: &Args,
-    (memory, log): (Memory, Log),
+    memory: Memory,
+    log: Log,
     folder: &Path,
     campaign: &mut Campaign,
     origin: &ContentOrigin,
@@ -261,7 +262,8 @@ fn contenders(
 async fn measure(
     args: &Args,
     contenders: &[Contender],
-    (kind, log): (Kind, Log),
+    kind: Kind,
+    log: Log,
     campaign: &mut Campaign,
     origin: &ContentOrigin,
 ) -> anyhow::Result<()> {
@@ -430,7 +432,7 @@ impl Contender {
         let Kind::OneObjectOverTls(protocol, size) = kind else {
             return Load::run(args, self.server.address(), script);
         };
-        Load::run_over_tls(args, self.tls_address()?, (protocol, size))
+        Load::run_over_tls(args, self.tls_address()?, protocol, size)
     }
 
     fn tls_address(&self) -> anyhow::Result<SocketAddr> {

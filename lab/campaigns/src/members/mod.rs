@@ -58,7 +58,7 @@ pub async fn run(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()> {
     );
     for kind in [Kind::Hashed, Kind::Members] {
         let three = play(campaign, &installed, &load, kind).await?;
-        judge(campaign, (kind, &load), &one, &three);
+        judge(campaign, kind, &load, &one, &three);
     }
     Ok(())
 }
@@ -185,7 +185,7 @@ async fn play(
 }
 
 /// Holds three boxes against one.
-fn judge(campaign: &mut Campaign, (kind, load): (Kind, &Load), one: &Played, three: &Played) {
+fn judge(campaign: &mut Campaign, kind: Kind, load: &Load, one: &Played, three: &Played) {
     let report = &mut campaign.report;
     let name = kind.name();
     report.check(

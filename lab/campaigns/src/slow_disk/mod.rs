@@ -128,7 +128,7 @@ async fn measure_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()>
                 campaign.report.skip(what, "not run: not installed");
                 continue;
             }
-            match measure(args, (load, which), campaign, &origin).await {
+            match measure(args, load, which, campaign, &origin).await {
                 Ok(outcome) => {
                     outcome.tell(&what, which, &mut campaign.report);
                     medians.push((which, outcome.median()));
@@ -143,7 +143,7 @@ async fn measure_all(args: &Args, campaign: &mut Campaign) -> anyhow::Result<()>
             (0, _) | (_, Some(_)) => &[],
             _ => load.bars(),
         };
-        compare((load, bars), &medians, &mut campaign.report);
+        compare(load, bars, &medians, &mut campaign.report);
     }
     ensure!(measured > 0, "no load and server with that word");
     Ok(())
@@ -229,7 +229,8 @@ impl Load {
 /// Fills one server and measures its rounds.
 async fn measure(
     args: &Args,
-    (load, which): (Load, Which),
+    load: Load,
+    which: Which,
     campaign: &Campaign,
     origin: &ContentOrigin,
 ) -> anyhow::Result<Outcome> {
@@ -427,7 +428,7 @@ impl Outcome {
 }
 
 /// Holds our rate against the best of the rivals that count.
-fn compare((load, bars): (Load, &[u64]), medians: &[(Which, Round)], report: &mut Report) {
+fn compare(load: Load, bars: &[u64], medians: &[(Which, Round)], report: &mut Report) {
     let Some((_, ours)) = medians.iter().find(|(which, _)| *which == OURS) else {
         return;
     };
@@ -500,7 +501,7 @@ mod tests {
 
     fn holds(load: Load, medians: &[(Which, Round)]) -> bool {
         let mut report = Report::new("test", false);
-        compare((load, load.bars()), medians, &mut report);
+        compare(load, load.bars(), medians, &mut report);
         report.finish().is_ok()
     }
 
