@@ -175,11 +175,13 @@ const OF_ONE: &[(&str, &[&str])] = &[
 
 /// Crates that know no clients, or are not part of the proxy. The engine's limits are in the
 /// document where clients reach them.
-const WITHOUT_CLIENTS: [&str; 6] = [
+const WITHOUT_CLIENTS: [&str; 8] = [
     "hashcache",
     "hashcache-cli",
     "hashcache-http",
+    "hashcache-import",
     "hashcache-peers",
+    "hashcache-settings",
     "hashcache-testkit",
     "hashcache-wan",
 ];
